@@ -169,8 +169,8 @@ def prepare_counting(place: Path, degree: int = 3) -> tuple[Any, Any]:
 
 def count_on(table: Any, one: Any, client: Any) -> list[Any]:
     """Count on a cluster and return handles."""
-    from dpscale.engine import ClusterEngine
     from dpscale.engine.counting import partition_groups, run_pass
+    from dpscale.engine.schedulers import ClusterEngine
 
     engine = ClusterEngine(client)
     return run_pass(engine, one, partition_groups(table.partitions, engine.workers))

@@ -2,9 +2,9 @@
 
 Every row is user and system time of a new process with its workers, the median of several turns in which the two
 packages alternate, after one run that compiles loops. Plans are not taken from a store. The earlier package is
-unpacked from the history of this repository. The first row, imports of libraries alone, is the unit in which limits are
-given: seconds of one machine are not those of another. Rows of single plans are the time
-of `dp.plan` after the import, the row of synthetic rows that of their stage alone. Rows "without compiled loops" start
+unpacked from the history of this repository. Imports of libraries alone, in the same turns, are the unit in which
+limits are given: seconds of one machine are not those of another. Rows of single plans are the time of `dp.plan` after
+the import, the row of synthetic rows that of their stage alone. Rows "without compiled loops" start
 with an empty folder of machine code, as a first use does; evidence is given the result of a self-test.
 
     python benchmarks/commands.py [--baseline 2741c547] [--turns 3] [--only ROW …] [--save]
@@ -34,7 +34,7 @@ from main_job import JOB, write_inputs
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 BASELINE = "2741c547"
-IMPORTS = "numpy, pyarrow, dask, pydantic"
+IMPORTS = "import numpy, pyarrow, dask, pydantic"
 COLD = " without compiled loops"
 MIXED = "[('range', 1), ('affine', 2), ('prefix', 3)]"
 WORKLOADS = {
@@ -46,12 +46,13 @@ WORKLOADS = {
 TIMED = "dp.plan; began = time.process_time(); dp.plan(w); print(time.process_time() - began)"
 MILLION_ROWS = """import time, dpscale as dp
 from dpscale.job.sections import SynthesizeTable
-from tests.running import run_stages
-run = open_part(dp.run('adult/job.toml', 'run', fresh=True).path)
+from dpscale.runs import runner
+from dpscale.runs.opening import open_run
+run = open_run(dp.run('adult/job.toml', 'run', fresh=True).path)
 for rows in (100_000, 1_000_000):
-    run.request_rows(SynthesizeTable(rows=rows, polish=False))
+    run.table.request_rows(SynthesizeTable(rows=rows, polish=False))
     began = time.process_time()
-    run_stages(run, only='synthesize')
+    runner.run_stages(run, only='synthesize')
 print(time.process_time() - began)"""
 FRAME = """import dpscale as dp, numpy as np, pandas as pd, re
 text = open('frames.md').read()
@@ -60,7 +61,6 @@ block = re.search('```python\\n(.*?)```', text, re.DOTALL)[1]
 ROWS = """exec(block.partition('plan = ')[0])
 dp.Synthesizer(domain, epsilon=1.0).fit(trips.drop(columns='person')).sample(1000)"""
 SCRIPTS = {
-    IMPORTS: "import numpy, pyarrow, dask, pydantic",
     "dp.run and dp.Release": "import dpscale as dp; dp.run; dp.Release",
     **{name: f"import time, dpscale as dp\n{made}\n{TIMED}" for name, made in WORKLOADS.items()},
     "job of 1,000 rows": "import dpscale as dp; dp.run('small/job.toml', 'run', fresh=True)",
@@ -92,7 +92,8 @@ LIMITS = {  # times the imports of the libraries, in the same run
     f"demo{COLD}": 53.0,
     f"evidence of 1,000 rows{COLD}": 13.0,
 }
-NEW = [row for row in (*SCRIPTS, *COMMANDS) if "frame" in row or "evidence" in row]  # not in the earlier package
+LATER = ("frame", "evidence", "rows of Adult")  # in the names of rows that the earlier package does not have
+NEW = [row for row in (*SCRIPTS, *COMMANDS) if any(part in row for part in LATER)]
 SIZES = {"a": 2, "b": 5, "c": 8, "d": 10}
 SMALL = """[data]
 path = "data"
@@ -128,7 +129,8 @@ def unpack(commit: str, place: Path) -> Path:
 
 def cpu_seconds(row: str, package: Path, inputs: Path) -> float:
     """Return user and system seconds of a row in a new process and a new folder with a copy of the inputs."""
-    command = ["-c", SCRIPTS[row]] if row in SCRIPTS else ["-m", "dpscale", *COMMANDS[row]]
+    script = IMPORTS if row == IMPORTS else SCRIPTS.get(row)
+    command = ["-c", script] if script else ["-m", "dpscale", *COMMANDS[row]]
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(inputs, folder, dirs_exist_ok=True)
         changed = {"PYTHONPATH": str(package), "DPSCALE_STORE": "off", "DPSCALE_STATE": folder + "/state"}
@@ -163,7 +165,10 @@ def prepare(place: Path, data: Path, package: Path) -> list[str]:
 
 
 def compare(row: str, packages: Mapping[str, Path], inputs: Path, turns: int) -> dict[str, float]:
-    """Return the median CPU seconds of a row with every package, in alternating turns after one that compiles."""
+    """Return the median CPU seconds of a row with every package, and of the imports, in alternating turns.
+
+    A turn before them compiles loops, except for rows without compiled loops.
+    """
     for name, package in packages.items() if not row.endswith(COLD) else ():
         cpu_seconds(row, package, inputs / name)
     took = [
@@ -187,14 +192,13 @@ def main() -> None:
         for name, package in packages.items():
             rows = prepare(place / "inputs" / name, arguments.data, package)
 
-        for row in dict.fromkeys((IMPORTS, *(arguments.only or rows))):
+        for row in arguments.only or rows:
             compared = {"now": ROOT} if row in NEW else packages
             found = compare(row, compared, place / "inputs", arguments.turns)
             figures |= {f"{row}, {name}": seconds for name, seconds in found.items()}
-            ratio = found["now"] / figures[f"{IMPORTS}, now"]
             limit = f" (limit {LIMITS[row]:g})" if row in LIMITS else ""
             took = ", ".join(f"{seconds:.2f} s {name}" for name, seconds in found.items())
-            print(f"{row}: {took}, {ratio:.2f} times the imports{limit}", flush=True)
+            print(f"{row}: {took}, {found['now'] / found['imports']:.2f} times the imports{limit}", flush=True)
             if row in LIMITS:
                 figures[f"{row}, limit"] = LIMITS[row]
     if arguments.save:

@@ -46,8 +46,8 @@ def generate_table(place: Path, name: str, rows: int, attributes: int, sizes: st
 def dpscale(place: Path, cores: int, sets: Sequence[tuple[str, ...]], memory: int = 4 << 30) -> Result:
     """Count in passes under the memory setting, on threads; the counts of a pass are released after it."""
     import dpscale as dp
-    from dpscale.engine import LocalEngine
     from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+    from dpscale.engine.schedulers import LocalEngine
 
     domain = dp.Domain.read(place / "domain.toml")
     table, engine = dp.Table.open(place / "table", domain).split(), LocalEngine("threads", cores)

@@ -30,8 +30,8 @@ import tomli_w
 
 from dpscale.answers.number_statistics import mean_table
 from dpscale.answers.tables import Answered
-from dpscale.engine import Engine, resolve
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+from dpscale.engine.schedulers import Engine, resolve
 from dpscale.job import Job
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.measurement import measure_all

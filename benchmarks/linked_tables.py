@@ -41,7 +41,7 @@ from databases import cells, released_job, sizes, variation
 import dpscale as dp
 from dpscale import job as dp_job
 from dpscale.base.numerics import one_thread
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job.allocation import Divisible
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.sdv import metadata

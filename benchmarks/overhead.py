@@ -40,7 +40,7 @@ EMPTY = 3000
 
 def measure_overhead(client: Any) -> float:
     """Return the seconds of an empty task on one worker, in graphs of thousands of tasks."""
-    from dpscale.engine import ClusterEngine
+    from dpscale.engine.schedulers import ClusterEngine
 
     engine = ClusterEngine(client)
     engine.persist(abs, [(i,) for i in range(100)], "warm")
@@ -153,7 +153,7 @@ def start_process(program: str, *options: str) -> subprocess.Popen[bytes]:
 
 def measure_spread(client: Any) -> tuple[float, ...]:
     """Return the seconds of 64 equal tasks of 20 ms over their mean."""
-    from dpscale.engine import ClusterEngine
+    from dpscale.engine.schedulers import ClusterEngine
 
     seconds = ClusterEngine(client).map(spin_seconds, [(300_000,)] * 64, "spin")
     return tuple(one * len(seconds) / sum(seconds) for one in seconds)
@@ -337,7 +337,7 @@ def burn(folder: str, number: int) -> int:
 
 def run_death(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> dict[str, float]:
     """Kill one of two workers at a third of a map and during a counting pass."""
-    from dpscale.engine import ClusterEngine
+    from dpscale.engine.schedulers import ClusterEngine
 
     client, calls = clients[2], 150
     marks = place / "marks"

@@ -37,7 +37,7 @@ from laws import release
 import dpscale as dp
 from dpscale import Domain, Workload, job as dp_job
 from dpscale.base.numerics import one_thread
-from dpscale.engine import LocalEngine, resolve
+from dpscale.engine.schedulers import LocalEngine, resolve
 from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
 from dpscale.evaluation.models import MOST, propensity, target_of, tstr_scores
 from dpscale.job.allocation import LinkBudget

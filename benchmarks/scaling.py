@@ -93,7 +93,7 @@ def measure_counting(clients: dict[int, Any], place: Path, given: argparse.Names
 def measure_planning(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> Figures:
     """1-way ranges and 2-way prefixes of attributes of different sizes: many problems without stored solutions."""
     import dpscale as dp
-    from dpscale.engine import ClusterEngine
+    from dpscale.engine.schedulers import ClusterEngine
 
     os.environ["DPSCALE_STORE"] = "off"  # nothing is known before
     workload = dp.Workload(dp.Domain({f"x{i:02d}": 150 + 7 * i for i in range(24)}))

@@ -30,9 +30,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpscale import Domain, Table
-from dpscale.engine import resolve
 from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows, survey_units
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+from dpscale.engine.schedulers import resolve
 
 SIZES = (2, 3, 4, 5, 5, 6, 8, 8, 10, 10, 10, 12, 16, 16, 20, 20, 24, 30, 40, 50)
 DOMAIN = Domain({f"a{i:02d}": size for i, size in enumerate(SIZES)})

@@ -92,7 +92,7 @@ def summary(release: dp.Release) -> str:
 
 def compare_links(job: Path, release: dp.Release) -> str:
     """Compare links with released links and with random links, by attributes of both ends."""
-    from dpscale.engine import resolve
+    from dpscale.engine.schedulers import resolve
     from dpscale.job import Job
     from dpscale.job.neighbours import neighbour_relation
     from dpscale.runs.links.link_data import read_links

@@ -95,7 +95,7 @@ class ReleasePlan:
         >>> dp.plan([["day"]], domain, epsilon=1).measurements.workload.query_count
         3
         """
-        from dpscale.engine import resolve
+        from dpscale.engine.schedulers import resolve
         from dpscale.runs.stages.plan import make_plan
 
         engine = resolve(scheduler="synchronous")

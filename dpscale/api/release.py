@@ -31,7 +31,6 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.runs.estimates import counted_words, estimates_of, graphical_model_of, joint_distribution, share_cut
 from dpscale.runs.opening import open_part, open_readable
 from dpscale.runs.run import Run
-from dpscale.runs.searches import summarize_searches
 from dpscale.runs.selections import selected, statements_of
 
 if TYPE_CHECKING:
@@ -289,6 +288,8 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusi
         ['Bronx', 'Queens']
         """
         import pandas as pd
+
+        from dpscale.runs.searches import summarize_searches
 
         run = self._run.table
         summaries = summarize_searches(run.declared, run.domain, run.searched)

@@ -32,7 +32,7 @@ from dpscale.base.errors import JobError, TransientError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.progress import Progress, lines, shown
 from dpscale.domain import Domain
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.ledger.account import canonical
 from dpscale.ledger.book import PublicLedger

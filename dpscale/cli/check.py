@@ -63,8 +63,8 @@ def check_domain(file: str, data: str | None, scheduler: str | None, as_json: bo
 def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> dict[str, Any]:
     """Return the faults that one pass over the data finds."""
     from dpscale.base.error_redaction import discreetly
-    from dpscale.engine import resolve
     from dpscale.engine.contribution_bounds import WARNING, find_faults
+    from dpscale.engine.schedulers import resolve
 
     click.echo(WARNING, err=True)
     engine = resolve(scheduler=scheduler)
@@ -110,7 +110,7 @@ def _count(one: dict[str, Any]) -> str:
 def check_tables(job_file: str, scheduler: str | None, as_json: bool) -> None:
     """Count keys, orphans and degrees of a job's tables. The output is PRIVATE and not for publication."""
     from dpscale.base.error_redaction import discreetly
-    from dpscale.engine import resolve
+    from dpscale.engine.schedulers import resolve
     from dpscale.evaluation.inputs import WARNING, check_keys
     from dpscale.job import Job
 

@@ -15,7 +15,7 @@ from dpscale.base.display import figure, nearest, percent, whole
 from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
 
 if TYPE_CHECKING:
-    from dpscale.engine import Engine
+    from dpscale.engine.schedulers import Engine
     from dpscale.job import TableJob
     from dpscale.plans.measurement_plan import MeasurementPlan
 
@@ -98,7 +98,7 @@ def plan_job(  # noqa: PLR0913
 ) -> None:
     """Plan a job and print the expected errors; the arguments are those of `plan`."""
     from dpscale.base.numerics import one_thread
-    from dpscale.engine import resolve
+    from dpscale.engine.schedulers import resolve
     from dpscale.job.allocation import planned_jobs
     from dpscale.runs.stages.preview import planned_risk
 

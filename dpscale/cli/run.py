@@ -244,7 +244,7 @@ def refine(
 
 def _refinement_summary(planned: Refinement, scheduler: str | None, quiet: bool) -> dict[str, Any]:
     """Return the figures of a refinement that is not started."""
-    from dpscale.engine import resolve
+    from dpscale.engine.schedulers import resolve
     from dpscale.runs.stages.preview import expected_errors
 
     problem = planned.job.table.planning_problem(planned.workload)

@@ -3,7 +3,3 @@
 Numerical packages receive a parallel map `each(function, items)`. An engine provides one that runs on threads,
 processes, the calling thread or a cluster. The results are the same bytes on each.
 """
-
-from dpscale.engine.schedulers import ClusterEngine, Engine, LocalEngine, resolve
-
-__all__ = ["ClusterEngine", "Engine", "LocalEngine", "resolve"]

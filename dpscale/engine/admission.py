@@ -8,7 +8,6 @@ scheduler until the driver has checked the process.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.base.error_redaction import AGAIN, FIELD
 from dpscale.base.errors import JobError, TransientError
+from dpscale.base.numerics import LazyModule
 from dpscale.engine.graphs import Graph, fresh_token
 from dpscale.engine.watch import POLL_SECONDS, answer_seconds, cluster_errors, run_limited, scheduler_answer
 from dpscale.engine.worker_checks import (
@@ -32,7 +32,11 @@ from dpscale.engine.worker_checks import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
+
     from distributed import Client
+else:
+    asyncio = LazyModule("asyncio")  # only clusters need it
 
 RESCHEDULE_SECONDS = 1.0  # that a task waits for the admission of its process
 

@@ -7,7 +7,6 @@ and the next run resumes after them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import CancelledError
@@ -18,10 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpscale.base.error_redaction import AGAIN, FIELD, RedactedCall, no_memory
 from dpscale.base.errors import DpscaleError, TransientError
+from dpscale.base.numerics import LazyModule
 from dpscale.engine.configuration import configured_seconds
 
 if TYPE_CHECKING:
+    import asyncio
+
     from distributed import Client, Future
+else:
+    asyncio = LazyModule("asyncio")  # only clusters need it
 
 POLL_SECONDS = 2.0
 NOTICE_SECONDS = 1.0  # between notices of a request that waits

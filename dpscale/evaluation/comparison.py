@@ -25,7 +25,7 @@ from dpscale.base.display import figure
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, JobError, TransientError
 from dpscale.base.progress import Progress, lines, shown
-from dpscale.engine import Engine, resolve
+from dpscale.engine.schedulers import Engine, resolve
 from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_rows, sample
 from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_degree, summarise_dependence
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from dpscale.contributions.unit_shards import places
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
-from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
 from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
@@ -37,6 +36,9 @@ from dpscale.runs.linked_tables import Files, open_table
 from dpscale.runs.manifest import check_output
 from dpscale.runs.table import TablePart, origin_of
 from dpscale.storage.files import is_local, read_text
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 Numbered = tuple[tuple[int, Partition], ...]
 WARNING = (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import comb, isfinite, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from dpscale.counting.count import Counter, Layout, encoded
 from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program
 from dpscale.domain import Domain
-from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, partition_groups, plan_passes
 from dpscale.evaluation.inputs import ComparedTable, Numbered, fold_counts, number_partitions
 from dpscale.privacy.streams import PublicStream
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 DEGREES, MOST, MOST_CELLS = (1, 2, 3), 500, 1 << 22
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,12 +20,14 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.counting.count import encoded
 from dpscale.domain import Domain
 from dpscale.domain.number import Number
-from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
 from dpscale.evaluation.inputs import ComparedTable, Numbered, number_partitions, size_of
 from dpscale.evaluation.marginals import MOST, TABLES, WORST
 from dpscale.privacy.streams import PublicStream
 from dpscale.workload import Workload
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 BITS = 20  # of a half of a step number, so that sums of a batch are exact as floats
 MOST_PANELS, MOST_POINTS = 3, 1000

@@ -148,21 +148,16 @@ def check_unit_needed(domain: Domain, has_unit: bool) -> None:
                        "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
 
 
-def unit_workload(
-    parts: Sequence[WorkloadSection], unit: Sequence[str], domain: Domain, max_sets: int
-) -> Workload | None:
-    """Return the sets whose distinct units are counted; None if there are none.
+def unit_workload(parts: Sequence[WorkloadSection], unit: Sequence[str], domain: Domain, max_sets: int) -> Workload:
+    """Return the sets whose distinct units are counted by some parts of a workload.
 
     Raises JobError without a privacy unit, or for another family than marginal.
     """
-    counted = [part for part in parts if part.counts_units]
-    if not counted:
-        return None
     if not unit:
         raise JobError("workload.count", "'units', but the unit is a row", "rows",
                        "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
     workload = Workload(domain, max_sets)
-    for part in counted:
+    for part in parts:
         if part.statements:
             sets = dict.fromkeys(own for one in part.statements for own in unit_sets(select(one, domain, unit)))
             workload.add(MARGINAL.name, attributes=list(sets), weight=part.single_weight)

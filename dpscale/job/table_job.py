@@ -262,7 +262,8 @@ class TableJob:
 
     def unit_workload(self, domain: Domain) -> Workload | None:
         """Return the sets whose distinct units are counted; None if there are none. Raises JobError for other parts."""
-        return unit_workload(self.workload, self.unit_columns, domain, self.engine.most_sets)
+        counted = [part for part in self.workload if part.counts_units]
+        return unit_workload(counted, self.unit_columns, domain, self.engine.most_sets) if counted else None
 
     @property
     def unit_columns(self) -> tuple[str, ...]:
@@ -314,9 +315,9 @@ class TableJob:
         check_totals(domain.public_totals, rows)
         return domain.with_squares([name for part in self.workload for name in part.squared])
 
-    def build_workload(self, domain: Domain) -> Workload:
-        """Return the workload over a domain."""
-        workload = Workload(domain, self.engine.most_sets)
+    def build_workload(self, domain: Domain, max_sets: int | None = None) -> Workload:
+        """Return the workload over a domain, of at most `max_sets` sets; without it, those of the engine section."""
+        workload = Workload(domain, max_sets or self.engine.most_sets)
         for part in self.workload:
             if part.counts_rows:
                 add_part(workload, part, self.unit_columns)

@@ -5,8 +5,9 @@ Links are measured between synthetic rows, so the measure stage of a table inclu
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dpscale.domain.rules import ValueRule
-from dpscale.engine import Engine
 from dpscale.job.neighbours import public_attributes_of, table_job
 from dpscale.job.protected_unit import pair_links
 from dpscale.job.table_sizes import required_links
@@ -14,6 +15,9 @@ from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.row_limits import record_limits
 from dpscale.runs.stages.plan import check_numbers
 from dpscale.runs.table import TablePart
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 RELEASED = ("measure", "reconstruct", "synthesize")  # stages of a table whose output other parts read
 

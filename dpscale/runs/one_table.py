@@ -17,7 +17,7 @@ from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.digest import job_digest
 from dpscale.runs.earlier import refined_digest
-from dpscale.runs.preflight import check_preflight
+
 from dpscale.runs.run import Content, NewRun, Run
 from dpscale.runs.stage import STAGES, TABLE_STAGES, Stage, stages_of_run
 from dpscale.runs.stored_job import read_stored
@@ -53,6 +53,8 @@ class OneTable(Content):
 
     @classmethod
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
+        from dpscale.runs.preflight import check_preflight
+
         check_preflight(job.table, *inputs)
 
     @property

@@ -9,14 +9,17 @@ files and states in the run directory itself; the others have a folder each.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from dpscale.base.errors import ReportError
-from dpscale.engine import Engine
 from dpscale.runs.charge import SEARCHES, UNITS, charge, check_unchanged, flush_drawn, publish, publish_entry
 from dpscale.runs.preflight import check_unit_memory
 from dpscale.runs.run import UNREADABLE, Run
 from dpscale.runs.stages.units import counters
 from dpscale.runs.table import TablePart
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 ENTRY_OF = {"discover": SEARCHES, "units": UNITS}  # stages of tables with an entry of their own on the ledger
 

@@ -10,13 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.display import format_bytes, nearest
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
 from dpscale.contributions.links import with_key_ids
 from dpscale.domain import Domain
-from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
 from dpscale.job import TableJob
 from dpscale.job.digest import DIGEST_VERSION
@@ -34,6 +33,9 @@ from dpscale.records import Table
 from dpscale.records.frames import FRAME
 from dpscale.records.judging import check_type_of
 from dpscale.workload import Workload, WorkloadPart
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 EMPTY_DIGEST = "0" * 64  # digest of draws that do not exist yet
 ROUNDING_MARGIN = 1 - 1e-6  # share of the budget: a rounding error of the cost must not cause a refusal

@@ -8,14 +8,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
 from dpscale.base.display import format_bytes
 from dpscale.base.errors import DataError, JobError, PlanError
 from dpscale.domain import Domain
-from dpscale.engine import Engine
 from dpscale.job import Job
 from dpscale.job.data import place_entries
 from dpscale.job.digest import DIGEST_VERSION, job_digest
@@ -41,6 +40,9 @@ from dpscale.runs.stages.plan import make_plan
 from dpscale.runs.table import SEARCH_SHARE, TablePart, job_entries
 from dpscale.storage.files import present, store_errors, write_whole
 from dpscale.workload import Workload
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 SUFFIX, COPIES = "-refined", 4  # COPIES of all values in memory while a run is created
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, TransientError
 from dpscale.contributions.unit_ids import RULE
-from dpscale.engine import Engine, resolve
-from dpscale.engine.schedulers import Progress, silent
+from dpscale.engine.schedulers import Engine, Progress, resolve, silent
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.privacy.secret import destroy_secret

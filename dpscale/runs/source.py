@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.numerics import AttributeSet
@@ -25,7 +25,6 @@ from dpscale.contributions.units import Bound, has_counted_row
 from dpscale.counting.count import Dropped
 from dpscale.counting.grouped import has_counted_group
 from dpscale.domain import Domain
-from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
     KEYS_SENT,
     clip_unit_totals,
@@ -48,6 +47,9 @@ from dpscale.runs.file_tags import Prints, check_same_files, record_tags
 from dpscale.runs.manifest import frame_tag
 from dpscale.runs.run import Run
 from dpscale.runs.table import TablePart, origin_of
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 
 @dataclass(eq=False)

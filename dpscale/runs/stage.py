@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpscale.engine import Engine
+    from dpscale.engine.schedulers import Engine
 
 
 @dataclass(frozen=True)

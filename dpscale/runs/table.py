@@ -10,22 +10,21 @@ change; each process reads them once.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
+from dpscale.base.arrow import pq
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.numerics import AttributeSet
 from dpscale.contributions.units import Bound
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Attribute, Domain
-from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.search_budget import SHARE
 from dpscale.job.sections import SynthesizeTable, TableSection
@@ -41,10 +40,12 @@ from dpscale.runs.earlier import with_earlier
 from dpscale.runs.manifest import DRAFTED, parse_row_settings, versions
 from dpscale.runs.run import DrawFacts, Journaled, Part, Run
 from dpscale.runs.stage import STAGES
-from dpscale.runs.table_facts import table_facts
 from dpscale.storage.files import read_text, write_whole
 from dpscale.synthesis.decode import read_column
 from dpscale.workload import Workload
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 FOUND_FOLDER = "domain"
 LEAST_PAGE = 1 << 23  # bytes of a Parquet page that are always read
@@ -93,6 +94,8 @@ class TablePart(Part):
         return cost.for_group(self.steps), records
 
     def facts_of_draws(self) -> dict[str, Any]:
+        from dpscale.runs.table_facts import table_facts
+
         return table_facts(self, self.measurement_plan, self.planning_problem.rows_per_unit)
 
     @property
@@ -283,7 +286,8 @@ class TablePart(Part):
         """Workload over the domain, with the cells that were found if they are."""
         domain = self.domain  # forgets the workload over assumed cells
         if "workload" not in vars(self):
-            vars(self)["workload"] = self.job.build_workload(domain)
+            checked = sys.maxsize if self.is_done("plan") else None  # opening a release does not read limits
+            vars(self)["workload"] = self.job.build_workload(domain, checked)
         found: Workload = vars(self)["workload"]
         return found
 

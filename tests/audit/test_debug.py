@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.error_redaction import RedactedCall, discreetly
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.records import encode, parquet
 from dpscale.records.formats import reading
 from tests.runs.small import write_job

@@ -12,7 +12,7 @@ from dpscale import DataError, InternalError, TransientError
 from dpscale.base.display import nearest
 from dpscale.base.error_redaction import discreetly, no_memory
 from dpscale.base.errors import Unreadable
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.engine.watch import RedactedCall
 from tests.audit.leaks import leaks_in
 from tests.selection import mostly_slow

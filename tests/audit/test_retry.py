@@ -13,7 +13,7 @@ import pytest
 import dpscale as dp
 from dpscale import BudgetError, DataError, JobError
 from dpscale.counting.count import Layout, count
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.measurement import measure_layouts

@@ -22,8 +22,8 @@ from dpscale.audit.noise_and_stability import (
 )
 from dpscale.audit.selftest import domain_of_the_data, sensitivity_off
 from dpscale.counting.count import Layout, count
-from dpscale.engine import resolve
 from dpscale.engine.contribution_bounds import rows_beyond
+from dpscale.engine.schedulers import resolve
 
 SIZES = (2, 3)
 DOMAIN = Domain({f"x{i}": size for i, size in enumerate(SIZES)})

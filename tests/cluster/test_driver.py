@@ -25,7 +25,7 @@ import dpscale as dp
 from dpscale import TransientError
 from dpscale.__main__ import main
 from dpscale.cli import driver
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.engine.worker_checks import installed_versions
 from dpscale.job import Job
 from dpscale.ledger import Ledger

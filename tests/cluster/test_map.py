@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.engine import LocalEngine, resolve
 from dpscale.engine.cluster import LEAST_TASKS
+from dpscale.engine.schedulers import LocalEngine, resolve
 from tests.cluster.machines import machines
 from tests.cluster.troubles import square
 from tests.cluster.waiting import eventually

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.engine.task_sizing import (
     LARGE_BYTES,
     MOST_SENT,

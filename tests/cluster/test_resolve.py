@@ -8,7 +8,7 @@ import pytest
 
 import dpscale as dp
 from dpscale import JobError
-from dpscale.engine import ClusterEngine, LocalEngine, resolve
+from dpscale.engine.schedulers import ClusterEngine, LocalEngine, resolve
 from tests.audit.small import write
 from tests.cluster.troubles import square
 

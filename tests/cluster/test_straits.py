@@ -8,7 +8,7 @@ import dask
 import pytest
 
 from dpscale import TransientError
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from tests.audit.small import measurements, write
 from tests.cluster.machines import machines

@@ -15,9 +15,10 @@ import pytest
 import dpscale as dp
 from dpscale.contributions.unit_shards import Dealing
 from dpscale.counting import count_marginals
-from dpscale.engine import contribution_bounds, resolve
+from dpscale.engine import contribution_bounds
 from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+from dpscale.engine.schedulers import resolve
 from tests.cluster.troubles import UNITS, kill_at_stage
 from tests.engine import old_units
 from tests.selection import mostly_slow

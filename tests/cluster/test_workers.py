@@ -8,7 +8,7 @@ import dask
 import pytest
 
 from dpscale import JobError, TransientError
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.engine.watch import answer_seconds, worker_seconds
 from tests.cluster.machines import machines
 from tests.cluster.test_refusals import assert_refused

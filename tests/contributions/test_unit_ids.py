@@ -33,9 +33,9 @@ from dpscale.contributions.unit_ids import (
     tidy_text,
     tidy_texts,
 )
-from dpscale.engine import LocalEngine
 from dpscale.engine.contribution_bounds import rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
+from dpscale.engine.schedulers import LocalEngine
 
 DAY = datetime.datetime(2020, 1, 1)
 LONG_AGO, FAR = datetime.date(1, 1, 1), datetime.date(9999, 12, 31)

@@ -21,7 +21,7 @@ import dpscale as dp
 from dpscale.audit.evidence import bundle, recompute
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.discovery.value_counts import Threshold
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw

@@ -19,9 +19,9 @@ import dpscale as dp
 from dpscale.contributions.unit_ids import identities
 from dpscale.contributions.units import buckets
 from dpscale.counting.count import encoded
-from dpscale.engine import LocalEngine
 from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups
+from dpscale.engine.schedulers import LocalEngine
 
 DOMAIN = dp.Domain({"a": 3, "b": 2})
 ENGINE = LocalEngine("synchronous")

@@ -17,7 +17,7 @@ from dpscale.counting.program import Program
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.domain_schema import from_table
-from dpscale.engine import LocalEngine
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.evaluation import marginals as compared_sets
 from dpscale.evaluation.inputs import (
     ComparedTable,

@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 from dpscale.counting.cover import plan_cover
 from dpscale.counting.program import Program
 from dpscale.domain import Domain
-from dpscale.engine import LocalEngine
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.evaluation.inputs import ComparedTable, number_partitions, sample
 from dpscale.evaluation.marginals import count_ways
 from dpscale.records import Table

@@ -11,8 +11,8 @@ import pandas as pd
 import tomli_w
 
 from dpscale.counting.count import encoded
-from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
+from dpscale.engine.schedulers import Engine
 from dpscale.job import Job
 from dpscale.runs.joins.join_part import JoinedTable
 from dpscale.runs.source import open_table, rows_beyond_bound

@@ -10,7 +10,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.contributions.joins import JoinedPartition
-from dpscale.engine import Engine, resolve
+from dpscale.engine.schedulers import Engine, resolve
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.create import begin_run

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from tests.joins.small import exact_counts, join_job, joins_of, make_database
 
 PERSONS = """

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dpscale.base.errors import DataError, JobError
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import neighbour_relation

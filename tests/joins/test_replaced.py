@@ -12,7 +12,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DataError, JobError
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.job.join_job import join_job
 from dpscale.job.neighbours import neighbour_relation

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dpscale.contributions import unit_shards
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.runs.joins.join_part import JoinedTable
 from tests.joins.small import PARTS, exact_counts, join_job, joins_of, make_database, remove_person
 from tests.links.test_neighbours import PERSONS

@@ -18,7 +18,7 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence import recompute
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.job.allocation import Allocation, Divisible, KnownSizes, likely_rows
 from dpscale.ledger import Ledger

@@ -15,7 +15,7 @@ import tomli_w
 
 import dpscale
 from dpscale.base.errors import JobError
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job, neighbours
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets

@@ -97,7 +97,7 @@ def test_repeated_run_reads_and_spends_nothing(shop: Path) -> None:
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, tmp_path: Path, scheduler: str) -> None:
     """Link sums are compared exactly; noise differs because it depends on the snapshot of the files."""
-    from dpscale.engine import resolve
+    from dpscale.engine.schedulers import resolve
     from dpscale.job import Job
     from dpscale.job.neighbours import neighbour_relation
     from dpscale.relational.features import Features
@@ -188,7 +188,7 @@ def test_protects_both_sides(tmp_path: Path) -> None:
 
 
 def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
-    from dpscale.engine import resolve
+    from dpscale.engine.schedulers import resolve
     from dpscale.job import Job
     from dpscale.runs.links.link_data import keyed
 
@@ -346,7 +346,7 @@ def test_interruption_after_secret_is_destroyed_loses_nothing(tmp_path: Path) ->
 
 
 def test_repeated_pair_is_one_link(tmp_path: Path) -> None:
-    from dpscale.engine import resolve
+    from dpscale.engine.schedulers import resolve
     from dpscale.job import Job
     from dpscale.job.neighbours import neighbour_relation
     from dpscale.runs.links.link_data import read_links

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.privacy.streams import PublicStream

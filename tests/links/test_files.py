@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.evaluation.inputs import check_keys
 from dpscale.job import Job
 from tests.links.small import make_frames, make_job, write_job

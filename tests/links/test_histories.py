@@ -14,7 +14,7 @@ from dpscale.audit.evidence import bundle, check
 from dpscale.base.errors import DpscaleError
 from dpscale.contributions.links import order_values
 from dpscale.domain import Domain
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.privacy.streams import PublicStream

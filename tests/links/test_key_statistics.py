@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.evaluation.inputs import check_keys
 from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation

@@ -16,9 +16,9 @@ import pytest
 import tomli_w
 
 from dpscale.base.errors import DataError, JobError
-from dpscale.engine import Engine, resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
+from dpscale.engine.schedulers import Engine, resolve
 from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.relational.assignment import PairTables

@@ -14,7 +14,7 @@ import pytest
 
 from dpscale.base.errors import DataError
 from dpscale.contributions import key_shards
-from dpscale.engine import Engine, resolve
+from dpscale.engine.schedulers import Engine, resolve
 from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.relational.assignment import PairTables

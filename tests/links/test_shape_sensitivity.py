@@ -21,9 +21,9 @@ import pytest
 from dpscale.base.errors import DataError
 from dpscale.contributions import links
 from dpscale.contributions.links import column_name, with_key_ids
-from dpscale.engine import resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.job.allocation import Divisible, LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs

@@ -234,8 +234,8 @@ def test_run_and_synthetic_rows_of_all_kinds(table, scheduler, tmp_path):
 
 def test_frame_is_read_by_source_columns(table):
     _, frame = table
-    from dpscale.engine import resolve
     from dpscale.engine.frames import frame_table
+    from dpscale.engine.schedulers import resolve
 
     domain, engine = dp.Domain.from_dict(tomllib.loads(TOWNS)), resolve(scheduler="threads")
     one = frame_table(frame, domain, domain.columns(("size", "when")), engine)

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dpscale as dp
-from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.job.sections import TableSection
 from dpscale.records.column_values import days, numbers, plain, plain_kind, shortest
 from dpscale.records.encode import encode

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dpscale as dp
-from dpscale.engine import LocalEngine
 from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.records.encode import encode
 from tests.records import naive
 from tests.runs.small import write_job

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.records.files import Dialect
 
 LABELS = ["NA", "null", "None", "nan", "01", "1", "1e5", "true", "-", "a,b", 'say "x"', "two\nlines", "cr\r\nlf",

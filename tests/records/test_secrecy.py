@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.engine import LocalEngine
 from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+from dpscale.engine.schedulers import LocalEngine
 
 NUMBER = 918273
 PLANTED = ("pl4nted", str(NUMBER))

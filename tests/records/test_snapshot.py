@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.engine import LocalEngine
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.records.origin import snapshot
 
 DOMAIN = dp.Domain({"a": 4})

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.base.expressions import SIGNS
-from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import Job
 from dpscale.records.origin import layout, snapshot, stamps
 from dpscale.records.where import Condition, Where, matching, read_where

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.errors import JobError
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs import manifest, parts

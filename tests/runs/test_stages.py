@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.engine import LocalEngine
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs import one_table, run, source

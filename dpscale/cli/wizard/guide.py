@@ -126,7 +126,7 @@ class Guide:
     def _plan(self, domain: str, job: str) -> dict[str, Any]:
         """Return the figures of `dpscale plan` for the job, and the expected error of each set."""
         from dpscale.base.numerics import one_thread
-        from dpscale.engine import resolve
+        from dpscale.engine.schedulers import resolve
         from dpscale.job.allocation import planned_jobs
         from dpscale.runs.stages.preview import MOST, RECORDS, planned_risk
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.contributions.joins import (
     CACHE,
@@ -21,7 +21,6 @@ from dpscale.contributions.joins import (
 from dpscale.contributions.links import column_name, with_key_ids
 from dpscale.contributions.units import Bound
 from dpscale.domain import Domain
-from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
 from dpscale.job.data import Hop, key_columns
@@ -31,6 +30,9 @@ from dpscale.privacy.protection import REPLACE
 from dpscale.records import Table
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.table import TablePart
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 SHARE = 8  # part of the memory setting for the rows that are looked up
 NO_DOMAIN = Domain({"rows": 2})

@@ -7,8 +7,8 @@ stored before its digest is recorded on the ledger; after a stop in between, the
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from dpscale.engine import Engine
 from dpscale.job.allocation import Divisible, expected_job, is_open, with_bounds
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import neighbour_relation, table_jobs
@@ -27,6 +27,9 @@ from dpscale.runs.links.measuring import check_tables_have_rows, close_all, read
 from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.run import Run
 from dpscale.runs.stages.plan import make_plan
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 
 def perform(run: Run, engine: Engine) -> None:

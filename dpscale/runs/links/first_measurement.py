@@ -21,12 +21,11 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, Integers32
-from dpscale.engine import Engine
 from dpscale.job import Job
 from dpscale.job.allocation import (
     FILE,
@@ -62,6 +61,9 @@ from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.run import Run
 from dpscale.runs.statement import Facts, bound_of
 from dpscale.storage.files import read_bytes
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 # parts of the first measurement; the rest is of sums
 ROWS = ONES = DEGREES = Fraction(1, 8)

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from dpscale.contributions.links import (
 from dpscale.contributions.unit_ids import ODD, one_family_of_keys
 from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
-from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation
@@ -39,6 +38,9 @@ from dpscale.relational.features import FEW_CELLS, Features, Side, distinct
 from dpscale.relational.rounding import ORDER, Cross
 from dpscale.runs.linked_tables import NO_DOMAIN, Files, open_table
 from dpscale.runs.links.child_rows import NO_KEYS, ChildPolicy, ChildRows
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 Columns = tuple[str, ...]
 

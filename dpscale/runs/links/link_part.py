@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.numerics import ParallelMap, serial_map
-from dpscale.engine import Engine
 from dpscale.job.allocation import budget
 from dpscale.job.sections import LinkSection
 from dpscale.privacy.accounting import Cost
@@ -21,6 +20,9 @@ from dpscale.runs.links.measuring import close_all, draws_of, measure_link, piec
 from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.run import Journaled, Part
 from dpscale.storage.files import present, remove_partial
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ from dpscale.contributions.key_shards import (
 )
 from dpscale.contributions.links import KeyedRows, one_a_key, row_words
 from dpscale.contributions.unit_shards import UnitMap
-from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, worker_folder
 from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation
@@ -54,6 +53,9 @@ from dpscale.runs.links.link_data import (
     unit_roots,
 )
 from dpscale.storage.scratch import Sealed, Use
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 PART_ROWS, MOST_PARTS = 1 << 19, 1 << 9
 SHARD_PARTITIONS = 8  # most partitions of a file of rows by part

@@ -15,14 +15,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.contributions.links import with_key_ids
-from dpscale.engine import Engine
 from dpscale.job import Job
 from dpscale.job.allocation import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation
@@ -53,6 +52,9 @@ from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.runs.run import Part
 from dpscale.runs.source import check_rows_exist, is_open_to_no_rows
 from dpscale.storage.files import present, read_bytes, writing
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 LEAST_LINKS = 2.0
 SIDES = ("parent", "child")

@@ -17,7 +17,7 @@ from typing import Any
 
 from dpscale.base.errors import DpscaleError
 from dpscale.domain.public_totals import condition_of
-from dpscale.engine import resolve
+from dpscale.engine.schedulers import resolve
 from dpscale.job import Job, TableJob
 from dpscale.job.allocation import LOSES, LinkBudget, expected_job, first_share
 from dpscale.job.join_job import join_jobs

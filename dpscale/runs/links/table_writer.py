@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.arrow import pa, pq
 from dpscale.base.numerics import Integers
-from dpscale.engine import Engine
 from dpscale.job.sections import LinkSection
 from dpscale.runs.linked_tables import INDEX, LinkedTables
 from dpscale.runs.links.history import write_changes, write_in_order
@@ -28,6 +27,9 @@ from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.links.release_keys import Keys, release_keys, with_distinct_ends
 from dpscale.runs.links.table_profiles import FOLDER
 from dpscale.storage.files import read_text, write_whole, writing
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 PART_ROWS = 1 << 20
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpscale.engine import Engine
 from dpscale.job.allocation import FILE
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.charge import ALLOCATION, charge, check_total, cost_of_entry, ensure_noise_key, parts_of_entry
@@ -26,6 +25,9 @@ from dpscale.runs.links.table_profiles import remove_profiles
 from dpscale.runs.links.table_writer import write_tables
 from dpscale.runs.run import ENTRIES, DrawFacts, Journaled, Part
 from dpscale.storage.files import present, write_whole
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 
 class TablesTogether(Part):

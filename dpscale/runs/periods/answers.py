@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import Floats
-from dpscale.engine import Engine
 from dpscale.measurement.value_files import Labelled, Span, file_name, write_values
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import (
@@ -38,6 +37,9 @@ from dpscale.runs.periods.growing import FOLDER, ROWS, GrowingPart
 from dpscale.runs.stage import STAGES, Stage
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import create, read_text
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 ANSWER_STAGES: dict[str, Stage] = {
     "measure": replace(STAGES["measure"], needs=(), spends=False, module="dpscale.runs.periods.answers"),

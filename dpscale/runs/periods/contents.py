@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,13 +23,15 @@ from dpscale.contributions.unit_shards import value_words
 from dpscale.counting.weighted import PeriodWeights, encoded_with_periods
 from dpscale.domain import Domain
 from dpscale.domain.attribute import read_period
-from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
 from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.records import Table
 from dpscale.records.origin import snapshot
 from dpscale.records.table import Partition
 from dpscale.runs.periods.growing import GrowingPart
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 MIXES = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))
 SHIFT = np.uint64(32)

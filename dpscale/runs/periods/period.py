@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpscale.base.errors import DataError
 from dpscale.contributions.units import Bound, PeriodBound
 from dpscale.counting.weighted import PeriodWeights
-from dpscale.engine import Engine
 from dpscale.job.periods import as_read
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -21,6 +21,9 @@ from dpscale.runs.periods.growing import FOLDER, GrowingPart
 from dpscale.runs.source import columns_of
 from dpscale.runs.stage import STAGES, Stage
 from dpscale.runs.table import TablePart
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 MOST_SUM = 1 << 62
 PERIOD_STAGES: dict[str, Stage] = {"measure": replace(STAGES["measure"], needs=())}

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers, Integers32
 from dpscale.counting.count import ExactMarginal
-from dpscale.engine import Engine
 from dpscale.measurement.measurement import block_product, project
 from dpscale.plans.measurement_plan import MeasurementRequest
 from dpscale.plans.time_plan import CUMULATIVE, PERIOD
@@ -33,6 +32,9 @@ from dpscale.runs.stage import STAGES, Stage
 from dpscale.runs.stages import synthesize
 from dpscale.storage.files import read_text, reading, writing
 from dpscale.synthesis.draw import split_rows
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 COUNTS = "row-counts.npy"
 ROW_STAGES: dict[str, Stage] = {

@@ -17,9 +17,8 @@ from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import JobError
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain.attribute import read_period
-from dpscale.engine import Engine, resolve
 from dpscale.engine.counting import partition_groups
-from dpscale.engine.schedulers import Progress, silent
+from dpscale.engine.schedulers import Engine, Progress, resolve, silent
 from dpscale.job.periods import as_read, folder_names
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.optimize.time_strategy import plan_time

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
 from dpscale.discovery.reading import SearchRows
 from dpscale.domain import Attribute, Domain
-from dpscale.engine import Engine
-from dpscale.engine.counting import dropped_rows
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import SecretFile
 from dpscale.records.table import Partition
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 SEARCHES: dict[str, str] = {
     "values": "dpscale.runs.searches.values",
@@ -134,6 +135,8 @@ class SearchReader:
 
     def items(self, *arguments: Any) -> list[tuple[Any, ...]]:
         """Return the arguments of a task for each group: the given ones, its partitions and their dropped rows."""
+        from dpscale.engine.counting import dropped_rows
+
         return [(*arguments, group, *dropped_rows(group, self.dropped)) for group in self.groups]
 
     def total(self, function: Callable[..., Any], request: Any, label: str) -> Integers:

@@ -13,12 +13,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.numerics import one_thread
 from dpscale.discovery.reading import SearchRows, check_columns, types_of
 from dpscale.domain import Attribute
-from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
 from dpscale.privacy.accounting import Cost
 from dpscale.records.judging import refused_of
@@ -29,6 +28,9 @@ from dpscale.runs.source import Source, decision, rows_beyond_bound, unit_lookup
 from dpscale.runs.stages.plan import check_numbers
 from dpscale.runs.table import SEARCH_FILE, TablePart
 from dpscale.storage.files import flush_names, remove_partial, write_whole
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 
 @dataclass(frozen=True, eq=False)

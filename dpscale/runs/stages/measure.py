@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
-from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
     collect_refusals,
 )
@@ -38,6 +37,9 @@ from dpscale.runs.run import UNREADABLE
 from dpscale.runs.source import Source, columns_of, decision, is_open_to_no_rows, no_rows, states_no_rows
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import remove_partial
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 
 def has_counts(counts: Any) -> bool:

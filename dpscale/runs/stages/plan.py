@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from dpscale.base.deadline import limited, planning_within, too_long
 from dpscale.base.display import format_bytes
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.settings import Settings
-from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR
 from dpscale.job import TableJob
 from dpscale.mechanisms import plan_problem
@@ -39,6 +38,9 @@ from dpscale.runs.earlier import plan_with_earlier
 from dpscale.runs.preflight import LEAST_MEMORY, check_memory
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import rename_over, write_whole
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 
 def perform(run: TablePart, engine: Engine) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.answers.selections import expected_column_errors
 from dpscale.answers.tables import Answered
@@ -18,7 +18,6 @@ from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
 from dpscale.domain import Domain, Hierarchy
 from dpscale.domain.public_totals import condition_of
-from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.periods import promise
 from dpscale.mechanisms import COMPOSITE, mechanism, mechanism_names, plan_problem
@@ -31,6 +30,9 @@ from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.runs.stages.plan import plan_once_by
 from dpscale.workload import RECORDS, Workload, WorkloadPart
 from dpscale.workload.sql.selection import select
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 LESS_ACCURATE, MORE_ACCURATE = 0.1, 0.01
 LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS = 0.05, 0.005

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from dpscale.answers.ratios import Figures, figures_of
 from dpscale.base.arrow import pq
 from dpscale.base.numerics import AttributeSet, Floats, one_thread
-from dpscale.engine import Engine
 from dpscale.job.sections import Output
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE
 from dpscale.reconstruction.base import Estimates
@@ -29,6 +28,9 @@ from dpscale.runs.selections import statements_of, write_selections
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import writing
 from dpscale.workload import WorkloadPart
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 LEVEL = 0.95  # if the job sets none

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tomli_w
@@ -37,7 +37,6 @@ from dpscale.answers.words import title_of, titles_of, words_of
 from dpscale.base.arrow import pa, pc, pq
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
-from dpscale.engine import Engine
 from dpscale.engine.counting import counting_cost
 from dpscale.job import Job
 from dpscale.ledger import Ledger
@@ -53,6 +52,9 @@ from dpscale.runs.searches import summarize_searches
 from dpscale.runs.selections import have_intervals, selected_rows, statements_of
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text, write_whole
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 Value = TypeVar("Value")
 SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})

@@ -12,7 +12,7 @@ import json
 import warnings
 from math import comb
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.base.settings import checked
 from dpscale.domain.number import Number
 from dpscale.domain.schema_values import has_day
-from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import choose_sampler, compare_rows, compared_by, model_folder, open_sampler
@@ -46,6 +45,9 @@ from dpscale.synthesis.decode import column_of, number_column, table_of, type_of
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, split_rows
 from dpscale.synthesis.quality import mean_distances, rows_warning, worst_set
 from dpscale.synthesis.text_values import text_column
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 
 class RowsWarning(UserWarning):

@@ -12,18 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from dpscale.answers.unit_counts import unit_table
+from dpscale.base.arrow import pq
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Floats, Integers, one_thread
 from dpscale.contributions.joins import REACH
 from dpscale.contributions.unit_cells import UnitRequest, count_units, take_range, unit_cells
 from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
-from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.engine.counting import dropped_rows, partition_groups
 from dpscale.measurement.journal import StoredDraws
@@ -35,6 +34,9 @@ from dpscale.runs.preflight import check_unit_memory, unit_plan
 from dpscale.runs.source import Source, decision, rows_beyond_bound, rows_beyond_rank, unit_lookup
 from dpscale.runs.table import CUT_FILE, DRAWN_UNITS, UNIT_RECORD, TablePart
 from dpscale.storage.files import flush_names, remove_partial, write_whole
+
+if TYPE_CHECKING:
+    from dpscale.engine.schedulers import Engine
 
 ROW_BYTES = 96  # of a distinct row while it is sorted
 
