@@ -171,10 +171,12 @@ def compare(row: str, packages: Mapping[str, Path], inputs: Path, turns: int) ->
     """
     for name, package in packages.items() if not row.endswith(COLD) else ():
         cpu_seconds(row, package, inputs / name)
-    took = [
-        {name: cpu_seconds(row, package, inputs / name) for name, package in packages.items()} for _ in range(turns)
-    ]
-    return {name: median(one[name] for one in took) for name in packages}
+    took: dict[str, list[float]] = {name: [] for name in (*packages, "imports")}
+    for _ in range(turns):
+        took["imports"].append(cpu_seconds(IMPORTS, ROOT, inputs / "now"))
+        for name, package in packages.items():
+            took[name].append(cpu_seconds(row, package, inputs / name))
+    return {name: median(seconds) for name, seconds in took.items()}
 
 
 def main() -> None:
