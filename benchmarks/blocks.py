@@ -1215,7 +1215,14 @@ def profiles(found: Figures) -> str:
         parts = {key.split(": ")[1]: share for key, share in found.items() if key.startswith(f"{name}: ")}
         lines.append([name, ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())])
     shown = table(("`benchmarks/profiles.py`: CPU time by part, under a profiler", "largest parts"), *lines)
+
+    shares = ("libraries", "dpscale", "rest")
+    names = [key.removesuffix(", rest") for key in found if key.endswith(", rest")]
+    short = table(("time of short processes", "imports of libraries", "imports of modules of dpscale", "rest"),
+                  *([name, *(percent(found[f"{name}, {share}"]) for share in shares)] for name in names))  # fmt: skip
     return f"""{shown}
+
+{short}
 
 A synthetic row of Adult takes {found["rows, µs"]:.1f} CPU µs, {found["rows, loops µs"]:.1f} of them in compiled loops
 (limit of the rest: {found["rows, limit"]:g})."""

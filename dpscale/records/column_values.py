@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 from zoneinfo import ZoneInfo
@@ -454,6 +454,7 @@ def _uuid_texts(column: pa.Array) -> pa.Array:
     return pa.compute.if_else(column.is_valid(), found, None) if column.null_count else found
 
 
+@lru_cache(maxsize=16)  # many files of a folder have the same value
 def repeated(value: str | None, rows: int) -> pa.Array:
     """Return a column that has one value in every row."""
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([value], pa.string()))

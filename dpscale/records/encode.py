@@ -108,12 +108,12 @@ def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped
     return cells.astype(code_type(attribute.code_count))[rows]
 
 
-def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Integers, NDArray[np.int64]]:
+def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Integers, NDArray[np.integer[Any]]]:
     """Return the cells of the dictionary's entries and the entry of each row; nulls have an additional entry."""
-    entries, indices = column.dictionary, column.indices.cast(pa.int64())
+    entries, indices = column.dictionary, column.indices
     cells = _cell_of_name(_Name(attribute, entries)) if _is_name(entries) else _cells(attribute, entries)
     if indices.null_count or not len(cells):
-        indices = indices.fill_null(len(cells))
+        indices = indices.cast(pa.int64()).fill_null(len(cells))
         cells = np.append(cells, null_cell(attribute))
     return cells, indices.to_numpy(zero_copy_only=False)
 

@@ -17,7 +17,7 @@ import glob
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -119,9 +119,11 @@ def _check_left_out(files: Iterable[str]) -> None:
                         f'set format = "{form}" in [data] to read every file, or move them')  # fmt: skip
 
 
-def _check_lakes(files: Iterable[str]) -> None:
+def _check_lakes(files: Collection[str]) -> None:
     """Raise DataError if a folder at or above some files is that of a table with a log."""
-    folders, seen = {os.path.dirname(name) for file in files for name in (file, os.path.realpath(file))}, set[str]()
+    places = {os.path.dirname(file) for file in files}
+    targets = {os.path.dirname(os.path.realpath(file)) for file in files if os.path.islink(file)}
+    folders, seen = places | targets | set(map(os.path.realpath, places)), set[str]()
     while folders := folders - seen:
         for folder in sorted(folders):
             if kind := _lake_at(folder):

@@ -7,7 +7,7 @@ from a file. `records.pages` decodes columns to cell numbers by them; other colu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dpscale.domain import Domain
     from dpscale.records.pages import Bytes, Decoded, Group
 
-SMALL_GROUP, FEW_COLUMNS = 1 << 13, 12  # rows and columns of a row group that pyarrow reads sooner
+SMALL_GROUP, FEW_COLUMNS = 1 << 14, 12  # rows and columns of a row group that pyarrow reads sooner
 FIRST_VALUES = 1 << 22  # of a process that pyarrow reads, because compiling or loading the loops takes longer
 INT96_UNIT = "us"
 TAIL = 8  # last bytes of a Parquet file: the footer's length and a magic number
@@ -229,7 +229,7 @@ class OpenParquet(OpenFile):
     def _decoded(
         self, columns: Sequence[str], groups: Sequence[int], dictionaries: Sequence[str], rows: int
     ) -> Iterator[pa.RecordBatch]:
-        with mapped(self.path) as where:
+        with mapped(self.path) if self._small is None else nullcontext(pa.BufferReader(self._small)) as where:
             far = is_url(self.path)  # fetch only the requested columns, in few large pieces
             with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),
                                 pre_buffer=far, coerce_int96_timestamp_unit=INT96_UNIT) as file:  # fmt: skip
