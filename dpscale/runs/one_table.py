@@ -17,7 +17,6 @@ from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.digest import job_digest
 from dpscale.runs.earlier import refined_digest
-
 from dpscale.runs.run import Content, NewRun, Run
 from dpscale.runs.stage import STAGES, TABLE_STAGES, Stage, stages_of_run
 from dpscale.runs.stored_job import read_stored

@@ -37,6 +37,7 @@ LEVEL = 0.95  # if the job sets none
 FILES = 64  # approximate number of answer files, so that many workers write them
 LEAST_ROWS, MOST_ROWS = 1 << 12, 1 << 21  # rows of a file, up to about 64 MB
 GROUP_ROWS = 1 << 17
+NOISY = ("estimate", "low", "high")  # columns that no codec makes smaller
 MOST_QUERIES = 1 << 62  # more queries than a file can have
 
 
@@ -133,12 +134,13 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
     degree = len(part.shown(part.sets[int(sets[0])]))
     columns = AnswerColumns(run.domain, part, degree, _intervals(run.job.output, estimates))
     repeated = _dictionary_columns(columns, estimates)
+    compression = {name: "none" if name in NOISY else "snappy" for name in columns.schema.names}
     # files are not flushed one by one: answers can be computed again, and the manifest contains their hash
     with (
         one_thread(),  # tasks run in threads; BLAS threads would compete with them
         writing(run.path / "answers" / name, durable=False) as file,
         pq.ParquetWriter(
-            file, columns.schema, write_statistics=False, use_dictionary=repeated, **LARGE_PAGES
+            file, columns.schema, compression, write_statistics=False, use_dictionary=repeated, **LARGE_PAGES
         ) as writer,
     ):
         for group in _groups(run, estimates, part, sets):
@@ -175,7 +177,7 @@ def _figures(
 
 def _dictionary_columns(columns: AnswerColumns, estimates: Estimates) -> list[str]:
     """Return the columns whose values repeat, that is those without noise; simulated errors differ by query."""
-    others = {"query", "estimate", "low", "high"}
+    others = {"query", *NOISY}
     others |= {"std_error"} if getattr(estimates, "errors", None) is not None else set()
     return [name for name in columns.schema.names if name not in others]
 
