@@ -140,7 +140,12 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
         one_thread(),  # tasks run in threads; BLAS threads would compete with them
         writing(run.path / "answers" / name, durable=False) as file,
         pq.ParquetWriter(
-            file, columns.schema, compression, write_statistics=False, use_dictionary=repeated, **LARGE_PAGES
+            file,
+            columns.schema,
+            compression=compression,
+            write_statistics=False,
+            use_dictionary=repeated,
+            **LARGE_PAGES,
         ) as writer,
     ):
         for group in _groups(run, estimates, part, sets):
