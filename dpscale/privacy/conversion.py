@@ -33,18 +33,19 @@ NEAR = 2.0  # below it, 1/2 + tanh(epsilon/2)/2 is far enough from 1 for its dig
 FAR = 38.0  # beyond so many standard deviations the Gaussian tail is below SMALLEST
 WIDE = 1e-11  # relative, on a tail probability at a rounded quantile: rounding errors grow with the quantile
 MOST_EXPONENT = 700.0  # e^700 is the largest power of e that is used
+NUMBERS = (float, int, SupportsFloat)  # most frequent first: a protocol takes 100 times as long
 
 
 def checked_epsilon(epsilon: float) -> float:
     """Return a finite epsilon >= 0. Raises JobError otherwise."""
-    if not (isinstance(epsilon, SupportsFloat) and math.isfinite(epsilon) and epsilon >= 0):
+    if not (isinstance(epsilon, NUMBERS) and math.isfinite(epsilon) and epsilon >= 0):
         raise JobError("epsilon", f"got {epsilon!r}", "a finite number >= 0", "use a smaller or a positive epsilon")
     return float(epsilon)
 
 
 def checked_delta(delta: float) -> float:
     """Return a delta in [0, 1). Raises JobError otherwise."""
-    if not (isinstance(delta, SupportsFloat) and 0 <= float(delta) < 1):
+    if not (isinstance(delta, NUMBERS) and 0 <= float(delta) < 1):
         raise JobError(
             "delta", f"got {delta!r}", "a number >= 0 and < 1", "choose delta well below 1 / number of people"
         )
@@ -53,7 +54,7 @@ def checked_delta(delta: float) -> float:
 
 def checked_parameter(name: str, value: float) -> float:
     """Return a finite mu, rho or epsilon >= 0 of a mechanism. Raises JobError otherwise."""
-    if not (isinstance(value, SupportsFloat) and math.isfinite(value) and value >= 0):
+    if not (isinstance(value, NUMBERS) and math.isfinite(value) and value >= 0):
         raise JobError(name, f"got {value!r}", "a finite number >= 0", "check its noise scale")
     return float(value)
 

@@ -674,7 +674,7 @@ class Part(StageRecords):
     @property
     def release(self) -> str:
         """Release id in the labels of noise."""
-        return str(self.run.manifest["release"])
+        return str(self.run.facts["release"])
 
     @property
     def public_attributes(self) -> list[str]:
