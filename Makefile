@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(BIN)/dpscale demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 4 --dist loadfile -m "not (slow or airflow or rest)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not (slow or airflow or rest)"
 
 test-all: $(VENV)/.test
 	$(BIN)/python -m pytest -n 4 --dist loadfile

@@ -2,9 +2,10 @@
 
     COSTS=folder python -m pytest -n 2 --dist loadfile -m "not (slow or airflow)" -p tests.costs
 
-It needs the package coverage. Every process writes a file into the folder. Cases of a test are added. A branch is a
-pair of lines of dpscale; those of compiled loops and of other processes are not seen, but the calls of loops are. The
-branches of a fixture that several tests share belong to each of them, those of imports to no test.
+It needs the package coverage, which slows Python down: `COSTS=folder/seconds BRANCHES=no` measures the CPU seconds
+again without it. Every process writes a file into the folder. Cases of a test are added. A branch is a pair of lines of
+dpscale; those of compiled loops and of other processes are not seen, but the calls of loops are. The branches of a
+fixture that several tests share belong to each of them, those of imports to no test.
 """
 
 import os
@@ -13,7 +14,6 @@ import resource
 from collections import defaultdict
 from pathlib import Path
 
-import coverage
 import pytest
 
 from tests.default_set import set_of
@@ -30,14 +30,13 @@ def cpu_seconds():
 class Costs:
     """CPU seconds and branches of each test; a set of branches is an integer with their bits."""
 
-    def __init__(self):
-        source = [str(ROOT / "dpscale")]
-        self.coverage = coverage.Coverage(data_file=None, branch=True, source=source, config_file=False, messages=False)
-        self.branches = {}
+    def __init__(self, coverage):
+        self.coverage, self.branches = coverage, {}
         self.tests = defaultdict(lambda: (0.0, 0))
         self.fixtures = defaultdict(int)  # branches of fixtures that tests share
         self.pending = 0  # branches of the present test before a shared fixture
-        self.coverage.start()
+        if coverage is not None:
+            coverage.start()
 
     def pytest_collection_finish(self):
         self.take_branches()
@@ -62,6 +61,8 @@ class Costs:
 
     def take_branches(self):
         """Return the branches since the last call."""
+        if self.coverage is None:
+            return 0
         self.coverage.stop()
         data, numbers = self.coverage.get_data(), []
         for file in data.measured_files():
@@ -77,6 +78,16 @@ class Costs:
         path.write_bytes(pickle.dumps((list(self.branches), dict(self.tests))))
 
 
+def make_coverage():
+    """Return a measurement of branches, or None if only seconds are measured."""
+    if os.environ.get("BRANCHES") == "no":
+        return None
+    from coverage import Coverage
+
+    source = [str(ROOT / "dpscale")]
+    return Coverage(data_file=None, branch=True, source=source, config_file=False, messages=False)
+
+
 def pytest_configure(config):
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        config.pluginmanager.register(Costs())
+        config.pluginmanager.register(Costs(make_coverage()))

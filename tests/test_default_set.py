@@ -1,6 +1,12 @@
 """The default set has every test of sensitivity, charges, kills and planted faults; others enter by new branches."""
 
-from tests.default_set import choose, describe, is_always, rest
+import pickle
+import re
+from pathlib import Path
+
+from tests.default_set import REPEATED, choose, describe, is_always, numbers_of, read_costs, rest, set_of
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_tests_enter_by_new_branches_for_their_cost():
@@ -21,3 +27,22 @@ def test_no_guard_of_privacy_is_outside_the_default_set():
     assert [name for name in rest() if is_always(name)] == []
     assert is_always("tests/cluster/test_jobs.py::test_killed_workers_in_stage_do_not_change_release")
     assert not is_always("tests/cluster/test_driver.py::test_driver_killed_with_worker_is_restarted")
+
+
+def test_a_repeated_guard_names_a_guard_of_the_default_set():
+    assert set(REPEATED) <= rest()
+    for name in REPEATED.values():
+        assert is_always(name)
+        path, _, test = name.partition("::")
+        assert re.search(rf"^def {test}\(", (ROOT / path).read_text(), re.M), name
+
+
+def test_seconds_of_a_second_measurement_count(tmp_path):
+    (tmp_path / "seconds").mkdir()
+    first = [("file", 1, 2), ("file", 2, 3)], {"a": (9.0, set_of([0])), "b": (8.0, set_of([1]))}
+    (tmp_path / "1.pickle").write_bytes(pickle.dumps(first))
+    (tmp_path / "seconds" / "2.pickle").write_bytes(pickle.dumps(([], {"a": (2.0, 0)})))
+    places, costs = read_costs(tmp_path, tmp_path / "seconds")
+    assert places == first[0]
+    assert {name: (seconds, list(numbers_of(bits))) for name, (seconds, bits) in costs.items()} == {
+        "a": (2.0, [0]), "b": (8.0, [1])}  # fmt: skip
