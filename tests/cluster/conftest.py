@@ -56,9 +56,12 @@ def secured(certificates):
         yield certificates / "dask.yaml"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_cluster(certificates):
-    """Two workers of one thread each, over TLS; tests/conftest.py gives this package to one process."""
+    """Two workers of one thread each, over TLS; tests/conftest.py gives this package to one process.
+
+    It ends with the package: an idle cluster takes a tenth of a processor.
+    """
 
     class LocalCluster(distributed.LocalCluster):
         """LocalCluster without the KeyError for a worker that was killed during its registration."""

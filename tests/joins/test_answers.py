@@ -15,6 +15,7 @@ import dpscale as dp
 from dpscale.base.errors import DataError, PlanError
 from dpscale.runs.create import begin_run
 from dpscale.runs.opening import read_job
+from dpscale.runs.run import Run
 from tests.links.small import DOMAINS, make_frames, make_job, write_job
 from tests.running import run_stages
 
@@ -28,13 +29,17 @@ WORKLOAD: list[dict[str, Any]] = [
 ]
 
 
-def release_of(folder: Path, frames: dict[str, pd.DataFrame], bound: int = 100, **changes: Any) -> dp.Release:
+def run_of(folder: Path, frames: dict[str, pd.DataFrame], bound: int = 100, **changes: Any) -> Run:
+    """Return a run of the shop, of which no stage is done."""
     links = [one | ({"max_degree": bound} if "max_degree" in one else {}) for one in make_job()["link"]]
     tables = {name: {**one, "mechanism": "residual-planner"} for name, one in make_job()["tables"].items()}
     sections = {"workload": WORKLOAD, "privacy": EXACT, "link": links, "tables": tables} | changes
     path = write_job(folder, data=frames, parts=3, **sections)
-    run = begin_run(read_job(path), folder / "run")
-    run_stages(run)
+    return begin_run(read_job(path), folder / "run")
+
+
+def release_of(folder: Path, frames: dict[str, pd.DataFrame], bound: int = 100, **changes: Any) -> dp.Release:
+    run_stages(run_of(folder, frames, bound, **changes))
     return dp.Release.open(folder / "run")
 
 

@@ -44,11 +44,18 @@ def engine_settings(**changes: Any) -> dict[str, Any]:
     return {"engine": {"scheduler": "synchronous", "seed": 7} | changes}
 
 
+def measured(path: Path, folder: Path) -> None:
+    """Measure a job, or finish the measure stage of its run."""
+    run = begin_run(read_job(path), folder)
+    for stage in ("plan", "measure"):
+        run_stages(run, only=stage)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data and the run of a job; the seed and the paths in the job determine the noise."""
+    """A folder with data and the measured run of a job; the seed and the paths in the job determine the noise."""
     place = tmp_path_factory.mktemp("expected")
-    dp.run(write_shop(place, **engine_settings()), place / "run")
+    measured(write_shop(place, **engine_settings()), place / "run")
     return place
 
 
@@ -85,7 +92,7 @@ def test_interrupted_run_resumes_with_the_same_bytes_and_one_charge(
     with pytest.raises(KeyboardInterrupt):
         run_stages(run)
     monkeypatch.setattr(JoinedTable, "measure", original)
-    dp.run(path, tmp_path / "interrupted")
+    measured(path, tmp_path / "interrupted")
     assert digests(tmp_path / "interrupted") == digests(folder / "run")
     with Ledger.open(folder / "ledger.sqlite") as ledger:
         [entry] = ledger.summary()["datasets"]["shop"]["releases"]  # both have the same id, because of the seed

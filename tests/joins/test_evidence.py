@@ -14,9 +14,10 @@ from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.runs.opening import open_run
 from tests.audit.forging import forge, read, records_of, remove, restate
-from tests.joins.test_answers import WORKLOAD, release_of
+from tests.joins.test_answers import WORKLOAD, run_of
 from tests.joins.test_replaced import FILMS, PEOPLE, make_pairs, make_table, write_job
 from tests.links.small import make_frames, make_job, write_job as shop_job
+from tests.running import run_stages
 
 PASSED = [{"name": "one", "passed": True}]
 PRIVACY = {"epsilon": 4.0, "delta": 1e-6, "dataset": "shop", "ledger": "ledger.db"}
@@ -25,13 +26,10 @@ PRIVACY = {"epsilon": 4.0, "delta": 1e-6, "dataset": "shop", "ledger": "ledger.d
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("joins")
-    release_of(
-        folder,
-        make_frames(),
-        bound=2,
-        privacy=PRIVACY,
-        budget={"method": "equal", "joins": {"persons-countries": {"share": 0.2}}},
-    )
+    budget = {"method": "equal", "joins": {"persons-countries": {"share": 0.2}}}
+    run = run_of(folder, make_frames(), bound=2, privacy=PRIVACY, budget=budget)
+    for stage in ("plan", "measure"):
+        run_stages(run, only=stage)
     return bundle.write_bundle(open_run(folder / "run"), PASSED)
 
 

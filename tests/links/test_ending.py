@@ -96,8 +96,8 @@ def test_end_of_measured_run_reports_charge(tmp_path: Path) -> None:
 
 
 def test_evidence_of_jointly_charged_table_is_refused(tmp_path: Path) -> None:
-    dp.run(write_job(tmp_path), tmp_path / "run")
-    done = CliRunner().invoke(main, ["evidence", str(tmp_path / "run" / "tables" / "persons")])
+    _, run = plan_only(tmp_path, "residual-planner")
+    done = CliRunner().invoke(main, ["evidence", str(run / "tables" / "persons")])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
     assert "whose parts are charged together" in done.stderr
 

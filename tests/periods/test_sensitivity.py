@@ -1,6 +1,7 @@
 """Costs of growing tables by brute force: runs without noise on neighbouring tables."""
 
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,11 @@ from tests.running import run_stages
 
 RELEASED = MONTHS[:4]
 UNIT = {"privacy_unit": "who", "max_rows_per_unit": 2}
+TABLES = {
+    "files": {"months": frames(40, RELEASED)},
+    "column": {"months": frames(40, RELEASED), "column": True},
+    "units": {"months": frames(30, RELEASED, units=12), "data": UNIT, "time": {"max_periods_per_unit": 2}},
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,7 +30,7 @@ def no_noise():
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def measure(tmp_path_factory):
     """Function that measures all months of a table."""
 
@@ -40,6 +46,12 @@ def measure(tmp_path_factory):
     return measured
 
 
+@pytest.fixture(scope="module")
+def base_of(measure):
+    """Function that measures a table once, by the name of the table."""
+    return cache(lambda name: measure(**TABLES[name]))
+
+
 def added(months, records):
     """Return the table with further records (month, record)."""
     found = dict(months)
@@ -48,11 +60,11 @@ def added(months, records):
     return found
 
 
-@pytest.mark.parametrize(("column", "month"), [(False, 0), (False, 3), (True, 1)])
-def test_record_costs_at_most_the_charge(measure, column, month):
-    months = frames(40, RELEASED)
-    base = measure(months, column)
-    cost = measured_cost(base, measure(added(months, [(RELEASED[month], {"a": 1, "b": 2})]), column))
+@pytest.mark.parametrize(("name", "month"), [("files", 0), ("files", 3), ("column", 1)])
+def test_record_costs_at_most_the_charge(measure, base_of, name, month):
+    base, table = base_of(name), TABLES[name]
+    more = added(table["months"], [(RELEASED[month], {"a": 1, "b": 2})])
+    cost = measured_cost(base, measure(**table | {"months": more}))
     assert 0 < cost <= base.spent.gaussian
 
 
@@ -76,11 +88,11 @@ CASES = [(4, [(0, 0)]), (2, [(0, 0), (1, 1)]), (4, [(2, 3), (0, 1), (1, 0)]), (1
 
 
 @pytest.mark.parametrize(("periods", "cells"), CASES)
-def test_unit_in_several_periods_costs_at_most_the_charge(measure, periods, cells):
+def test_unit_in_several_periods_costs_at_most_the_charge(measure, base_of, periods, cells):
     """The unit has more rows and periods than are declared: the first of them count."""
-    months, settings = frames(30, RELEASED, units=12), {"data": UNIT, "time": {"max_periods_per_unit": 2}}
-    base = measure(months, **settings)
-    cost = measured_cost(base, measure(added(months, unit_records(periods, 5, cells)), **settings))
+    base, table = base_of("units"), TABLES["units"]
+    more = added(table["months"], unit_records(periods, 5, cells))
+    cost = measured_cost(base, measure(**table | {"months": more}))
     assert 0 < cost <= base.spent.gaussian
 
 
