@@ -205,9 +205,7 @@ session.run(sys.argv[2], 0.5)
 """
 
 
-@pytest.mark.parametrize(
-    ("label", "charges"), [pytest.param("count", 1, marks=pytest.mark.slow), ("measure-marginals", 2)]
-)
+@pytest.mark.parametrize(("label", "charges"), [("count", 1), ("measure-marginals", 2)])
 def test_killed_run_is_finished_or_forgotten(rows: pd.DataFrame, label: str, charges: int) -> None:
     rows.to_parquet("rows.parquet")
     session = opened("rows.parquet")

@@ -12,7 +12,7 @@ from tests.audit import kills
 from tests.audit.small import answers, measurements, write
 from tests.selection import mostly_slow
 
-KILLS = 4
+KILLS = 6
 EPSILON = 0.7
 FORMS = {
     "plan": {"privacy": {"epsilon": 0.5, "delta": 1e-9, "dataset": "small"}},

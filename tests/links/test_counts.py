@@ -99,7 +99,6 @@ def check_sensitivity(folder: Path, seed: int, links: list[dict[str, Any]]) -> N
         assert far <= tables.squared(2, 1)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_counted_degrees_stay_within_sensitivity(tmp_path: Path, seed: int) -> None:
     check_sensitivity(tmp_path, seed, SAFE)

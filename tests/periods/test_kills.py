@@ -15,7 +15,6 @@ from dpscale.runs.charge import journal_of
 from dpscale.runs.opening import open_run
 from tests.audit import kills
 from tests.periods.growing import MONTHS, frames, make_job, write
-from tests.selection import mostly_slow
 
 FORMS = {"plan": {}, "adaptive": {"mechanism": {"name": "aim-grem"}}}
 
@@ -31,7 +30,7 @@ def write_job(folder, seed, **tables):
     return folder / "job.toml"
 
 
-@pytest.fixture(scope="module", params=mostly_slow(FORMS, {"plan"}))
+@pytest.fixture(scope="module", params=FORMS)
 def whole(request, tmp_path_factory):
     """A job with a seed, an uninterrupted run of all periods, and its number of steps."""
     job = write_job(tmp_path_factory.mktemp("growing"), 7, **FORMS[request.param])

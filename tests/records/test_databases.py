@@ -504,7 +504,7 @@ def killed_run(place: Path, job: dict[str, Any]) -> None:
     child.wait()
 
 
-@pytest.mark.parametrize("kind", ["postgresql", pytest.param("sqlite", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 def test_killed_run_resumes_with_the_same_rows_only(kind: str, place: Path, request: pytest.FixtureRequest) -> None:
     address = f"{kind}:///x.{kind}"
     if kind == "postgresql":
