@@ -180,13 +180,19 @@ def _interpreted(function: Any) -> Function:
 
 
 def _compile_named(function: Any) -> None:
-    """Replace the kernels that a function names, in its module, in modules that it names, and in its closure."""
+    """Replace each `Kernel` that a function names by its dispatcher, because numba compiles calls of dispatchers alone.
+
+    A kernel can be a global of the function's module, an attribute of a module that the function names, or a variable
+    of its closure. The modules and the closure are changed in place.
+    """
     names = function.__code__.co_names
-    modules = [found.__dict__ for name in names if isinstance(found := function.__globals__.get(name), ModuleType)]
-    for space in (function.__globals__, *modules):
+    named = [function.__globals__.get(name) for name in names]
+    modules = [value.__dict__ for value in named if isinstance(value, ModuleType)]
+    for namespace in (function.__globals__, *modules):
         for name in names:
-            if isinstance(found := space.get(name), Kernel):
-                space[name] = found.dispatcher
+            value = namespace.get(name)
+            if isinstance(value, Kernel):
+                namespace[name] = value.dispatcher
 
     for cell in function.__closure__ or ():
         if isinstance(cell.cell_contents, Kernel):

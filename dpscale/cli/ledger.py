@@ -189,19 +189,31 @@ def _by_period(dataset: dict[str, Any]) -> list[str]:
 
 
 def _release(row: dict[str, Any]) -> str:
+    """Return the line of a release in the list of a ledger: name, cost, properties, state and day.
+
+    `row["own"]` is the cost of the release alone, `row["squared_mu"]` its cost in the unit that the ledger's cap
+    protects, which is larger if one such unit is several units of the release.
+    """
     from dpscale.ledger.account import cost_from_text
 
-    own = row["own"]
-    epsilon = "infinite" if own["epsilon"] is None else f"{own['epsilon']:.6g}"
-    public = ["noise is public: seed"] if row["public"] else []
-    figures = f"epsilon {epsilon} at delta {own['delta']:.6g}, squared mu {row['squared_mu']:.6g}"
-    delta, period = (row["cost"].get(name) for name in ("delta", "period"))
-    more = [f"additive delta {float(Fraction(delta)):.6g}"] if delta else []
-    more += [f"period {period}"] if period else []
-    counts_more = row["squared_mu"] > cost_from_text(json.dumps(row["cost"])).squared_mu * (1 + 1e-9)
-    more += ["of another unit, so it counts more than once"] if counts_more else []
-    more += [f"reads {_shown_periods(row['periods'])}"] if row.get("periods") else []
-    return ", ".join([row["release"], figures, *more, *public, row["state"], _day(row["reserved_at"])])
+    alone = row["own"]
+    epsilon = "infinite" if alone["epsilon"] is None else f"{alone['epsilon']:.6g}"
+    words = [row["release"], f"epsilon {epsilon} at delta {alone['delta']:.6g}, squared mu {row['squared_mu']:.6g}"]
+
+    delta, period = row["cost"].get("delta"), row["cost"].get("period")
+    if delta:
+        words.append(f"additive delta {float(Fraction(delta)):.6g}")
+    if period:
+        words.append(f"period {period}")
+    stated = cost_from_text(json.dumps(row["cost"])).squared_mu
+    if row["squared_mu"] > stated * (1 + 1e-9):  # equal numbers may differ by rounding
+        words.append("of another unit, so it counts more than once")
+    if row.get("periods"):
+        words.append(f"reads {_shown_periods(row['periods'])}")
+    if row["public"]:
+        words.append("noise is public: seed")
+
+    return ", ".join([*words, row["state"], _day(row["reserved_at"])])
 
 
 def _shown_periods(labels: list[str]) -> str:

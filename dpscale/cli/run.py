@@ -64,7 +64,9 @@ def run(
         from dpscale.engine.configuration import use_report
 
         use_report(performance_report)
-    directory = _begin(place, run_dir, fresh, empty and period is None, files_accessible=only != "plan")
+
+    # --empty permits a table without rows; a period has a setting of its own. The stage "plan" reads no data files.
+    directory = _begin(place, run_dir, fresh, empty=empty and period is None, files_accessible=only != "plan")
     if period is not None:
         _run_period(directory, period, empty, scheduler, quiet, as_json)
     elif only is not None:

@@ -226,19 +226,25 @@ DEGREE = 3
 
 
 def table_job(job: Job, protects: NeighbourRelation, name: str) -> TableJob:
-    """Return the job of one table at its share of the budget."""
-    one, steps = job.tables[name], protects.steps[name]
+    """Return the job of one table of a job of several, at its share of the budget.
+
+    Neighbouring data sets differ in up to `steps` units of the table, so noise for one unit is scaled by `steps`,
+    which is a budget of squared μ divided by steps². What the table's section leaves open follows from the common
+    sections.
+    """
+    section, steps = job.tables[name], protects.steps[name]
     budget = job.total_budget.amount * job.shares[f"tables.{name}"] / steps**2
     unit = unit_settings(job, protects, name)
-    if any(part.counts_units for part in one.workload or ()) and not unit:
+    if any(part.counts_units for part in section.workload or ()) and not unit:
         raise JobError(f"tables.{name}.workload", "count = 'units', but the unit is a row", "rows",
                        f"set tables.{name}.key, or privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
 
     degree = min(DEGREE, len(job.declared[name].names))
-    rows = {} if one.synthesize is None else one.synthesize.model_dump(exclude_unset=True)
-    rows = {"types": job.synthesize.types, "rows": one.rows} | rows
-    content = one.model_dump() | {"key": None, "rows": None, "synthesize": rows} | unit
-    if one.workload is None:
+    stated = {} if section.synthesize is None else section.synthesize.model_dump(exclude_unset=True)
+    synthesize = {"types": job.synthesize.types, "rows": section.rows} | stated
+    # a key becomes part of `unit`, and a number of rows part of `synthesize`
+    content = section.model_dump() | {"key": None, "rows": None, "synthesize": synthesize} | unit
+    if section.workload is None:
         content["workload"] = [{"family": MARGINAL.name, "degree": degree}]
     return part_job(job, TableSection.model_validate(content), budget, _table_shares(job, name, budget, steps))
 

@@ -320,8 +320,11 @@ class CapRequest:
                            f"the span {period!r}", "leave the span out: it is that of the cap")  # fmt: skip
 
     def apply(self, db: Database) -> CapChange:
-        """Insert the row of the cap, unless it is in force already, and return what it changes."""
-        before, known = ledgerrows.account(db, self.dataset), ledgerrows.known_near(db, self.dataset)
+        """Insert the row of the cap into the ledger, unless the same cap is in force, and return what changes.
+
+        A cap limits one period, one analyst or, without either, the whole dataset.
+        """
+        before, similar_name = ledgerrows.account(db, self.dataset), ledgerrows.known_near(db, self.dataset)
         cap = self._cap(before)
         row = ledgerrows.cap_row(cap, self._promise(before), self.period or "", self.analyst or "")
         if self.period:
@@ -330,9 +333,11 @@ class CapRequest:
             after = replace(before, personal=[*before.personal, row])
         else:
             after = replace(before, caps=[*before.caps, row])
-        change = self._change(after, cap, known)
+        change = self._change(after, cap, similar_name)
+
         latest = self._in_force(before)
-        if latest is None or cap_of(latest) != cap or self._bounded(before) != self._bounded(after):
+        is_new = latest is None or cap_of(latest) != cap
+        if is_new or self._protected(before) != self._protected(after):
             ledgerrows.insert_cap(db, self.dataset, row)
         return change
 
@@ -342,7 +347,8 @@ class CapRequest:
             return account.renewing_now.get(self.period)
         return next(iter((account.of_analyst(self.analyst) if self.analyst else account).caps[-1:]), None)
 
-    def _bounded(self, account: Account) -> Protection | None:
+    def _protected(self, account: Account) -> Protection | None:
+        """Return the unit and relation that the cap of the period, or of the dataset, protects; None if not stated."""
         return promise_of(account, self.period) if self.period else account.protects
 
     def _cap(self, account: Account) -> Cap:

@@ -74,8 +74,12 @@ def measure_block(
 
 
 def _has_limbs(block: Block) -> bool:
-    """Return whether the product of a block can be computed in limbs; a centred tree of many leaves cannot."""
-    if all(factor.kind not in ("tree", "layered", "spectral", "circulant") for factor in block.factors):
+    """Return whether the product of a block's factors is computed in limbs: 64-bit words that together hold an integer.
+
+    Factors of the four kinds below need a width of limbs at which no intermediate sum overflows; a centred tree of
+    many leaves has none. All other factors are split into digits, so every width is possible.
+    """
+    if not any(factor.kind in ("tree", "layered", "spectral", "circulant") for factor in block.factors):
         return True
     from dpscale.measurement import wide  # imports numba
 

@@ -371,13 +371,16 @@ class _Planner:
         return found
 
     def _spread_square(self, names: AttributeSet, term: TreeTerm, weights: Floats) -> float:
-        """Return Π Σ u_v² over the hierarchies of which a term needs only the total."""
-        found = 1.0
+        """Return Π Σ_v u_v² over the hierarchies of which a term needs only the total.
+
+        u_v are the shares, of sum 1, by which the total is spread over the nodes v of the term's level.
+        """
+        product = 1.0
         for place, level in enumerate(term.spread):
-            if level:
-                own = self.spreads(names, place, weights)[level]
-                found *= float((own.astype(np.float64) ** 2).sum()) / float(own.sum()) ** 2
-        return found
+            if level:  # 0: the term needs the level itself
+                shares = self.spreads(names, place, weights)[level]
+                product *= float((shares.astype(np.float64) ** 2).sum()) / float(shares.sum()) ** 2
+        return product
 
     def spreads(self, names: AttributeSet, place: int, weights: Floats) -> list[Integers]:
         """Return integer weights n_v of the nodes by which the total is spread over a hierarchy, by level."""

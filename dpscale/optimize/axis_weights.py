@@ -293,14 +293,19 @@ def cell_weights(profile: Floats, size: int, family: Family, bits: int) -> Weigh
 
 
 def refine_profile(profile: Floats, size: int, parts: int) -> Floats:
-    """Return the weights of the blocks of an axis interpolated to another number of blocks."""
+    """Return the weights of `parts` blocks of an axis of `size` cells, interpolated from those of other blocks.
+
+    The cumulative weight is interpolated as a function of the angle θ of a block's end (`_angles`), in which it is
+    smooth also near the ends of the axis. Differences of an interpolated function can be negative, so each cell
+    receives at least the fraction LEAST of an even weight.
+    """
     if len(profile) == parts:
         return profile
     places, wanted = _angles(size, len(profile)), _angles(size, parts)
     sums = np.concatenate([[0.0], np.cumsum(profile)])
-    found = np.diff(_cubic(places, sums, wanted))
-    found = np.maximum(found, LEAST * even_cut(size, parts).lengths / size)
-    return np.asarray(found / found.sum())
+    weights = np.diff(_cubic(places, sums, wanted))
+    weights = np.maximum(weights, LEAST * even_cut(size, parts).lengths / size)
+    return np.asarray(weights / weights.sum())
 
 
 def inner_profile(family: Family, size: int, cells: int) -> Floats:
@@ -317,7 +322,7 @@ def inner_profile(family: Family, size: int, cells: int) -> Floats:
 
 
 def _angles(size: int, parts: int) -> Floats:
-    """Return θ of the ends of the blocks."""
+    """Return θ = arcsin √(x/size) of the ends x of even blocks, which are denser near the ends of the axis."""
     return np.arcsin(np.sqrt(np.concatenate([[0], np.cumsum(even_cut(size, parts).lengths)]) / size))
 
 

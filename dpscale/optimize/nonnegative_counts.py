@@ -396,7 +396,7 @@ class Grids:
     def of(
         cls, parts: tuple[Integers, Integers], grids: tuple[Integers, Integers], targets: tuple[Integers, Integers]
     ) -> Grids:
-        """Return the grids of two partitions.
+        """Return the grids of two partitions: tables with the parts of the first as rows, of the second as columns.
 
         Parameters
         ----------
@@ -413,14 +413,17 @@ class Grids:
             If the cells of a grid are not the pairs of its parts.
         """
         number = 1 + max(int(grids[0].max()), int(grids[1].max()))
-        sides = [np.argsort(grid, kind="stable") for grid in grids]
-        starts = [_starts(np.bincount(grid, minlength=number)) for grid in grids]
-        rank = np.empty(len(sides[0]), np.int64)
-        rank[sides[0]] = np.arange(len(rank))
+        rows, columns = (np.argsort(grid, kind="stable") for grid in grids)  # parts, sorted by their grid
+        row_starts, column_starts = (_starts(np.bincount(grid, minlength=number)) for grid in grids)
+
+        # cells are sorted by their row in the sorted order, then by their column
+        rank = np.empty(len(rows), np.int64)
+        rank[rows] = np.arange(len(rank))
         order = np.argsort(rank[parts[0]] * len(targets[1]) + parts[1], kind="stable")
-        if int((np.diff(starts[0]) * np.diff(starts[1])).sum()) != len(order):
+
+        if int((np.diff(row_starts) * np.diff(column_starts)).sum()) != len(order):  # Σ over grids of rows × columns
             raise ValueError("the cells of a grid are not the pairs of its parts")
-        return cls(order, starts[0], starts[1], targets[0][sides[0]], targets[1][sides[1]])
+        return cls(order, row_starts, column_starts, targets[0][rows], targets[1][columns])
 
     @property
     def largest_side(self) -> int:

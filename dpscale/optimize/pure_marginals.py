@@ -67,10 +67,15 @@ class ResidualTraces:
         return np.array([marginal >> i & 1 for i in range(len(self.names))], np.bool_)
 
     def precision(self, marginal: int) -> Floats:
-        """Return p_τS of a marginal for every space; 0 outside the marginal."""
+        """Return the precision p_τS = 1 / Π over S∖τ of n_i that a marginal S of weight 1 adds to each space τ.
+
+        It is 0 for spaces that are not inside the marginal. Logarithms keep products of many sizes within the range of
+        floats.
+        """
         inside, logs = self.flags(marginal), np.log(self.totals)
         contained = ~self.members[:, ~inside].any(axis=1)
-        return np.where(contained, np.exp(self.members @ (logs * inside) - logs @ inside), 0.0)
+        log_space, log_marginal = self.members @ (logs * inside), logs @ inside  # Σ log n_i over τ and over S
+        return np.where(contained, np.exp(log_space - log_marginal), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,18 +140,25 @@ class Factor:
 
     @cached_property
     def inverse(self) -> Floats:
-        """K⁺, shape (cells, rows): measurement to residual, or to marginal if K is "full".
+        """Matrix of shape (cells, rows) that maps measured values y = K x to an estimate of the table x.
 
-        With weights it is ⊗(I − u1ᵀ) K⁺: a table whose totals, spread by u, are subtracted sums to zero along every
-        axis and gives the same answers as K⁺ to queries centred by u. With several spaces it is the sum over the
-        spaces, with u1ᵀ for the axes outside a space.
+        The estimate of a kind "full" is the marginal, K⁺ y; that of other kinds the residual, whose sums along every
+        axis are zero. With axis weights u the totals are spread by u before they are subtracted, ⊗(I − u1ᵀ) K⁺, which
+        changes no answer to a query centred by u.
+
+        A strategy for several spaces (sets of axes, `spaces`) estimates the sum of their residuals: for each space
+        I − u1ᵀ on its axes and u1ᵀ on the others. All 2^axes spaces together are the whole table, so nothing is
+        subtracted.
         """
-        if len(self.shape) == 1 and self.cells > LONG and self.rows == self.cells - 1 and self.matrix is not None:
+        is_long_axis = len(self.shape) == 1 and self.cells > LONG
+        if is_long_axis and self.rows == self.cells - 1 and self.matrix is not None:  # exact, and faster than QR
             return self._centred_inverse(self.matrix)
         inverse = self._pseudo_inverse()
-        if (self.weights is None and self.spaces is None) or len(self.spaces or ()) == 1 << len(self.shape):
+        if (self.weights is None and self.spaces is None) or len(self.spaces or ()) == 2 ** len(self.shape):
             return inverse
-        return sum((self._spread(inverse, axes) for axes in self.spaces or [(*range(len(self.shape)),)]), np.zeros(()))
+
+        all_axes = tuple(range(len(self.shape)))
+        return sum((self._spread(inverse, axes) for axes in self.spaces or [all_axes]), np.zeros(()))
 
     @cached_property
     def row_basis(self) -> Floats:

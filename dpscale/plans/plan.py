@@ -544,12 +544,17 @@ def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _describe(factor: Factor) -> dict[str, Any]:
+    """Return the entry of a factor in the JSON of a plan; a digest stands for arrays that the plan stores elsewhere.
+
+    A key that does not apply is left out: matrix, axis weights and spaces exist for explicit matrices alone.
+    """
     described: dict[str, Any] = {"kind": factor.kind, "shape": list(factor.shape)}
     if isinstance(factor, NestedFactor):
         described["levels"] = [_describe(part) for part in factor.parts]
     if isinstance(factor, TreeFactor):
         described |= {"tree": factor.levels.digest, "depth": factor.levels.depth, "centred": factor.centred}
-        described |= {"known": factor.known} if factor.known >= 0 else {}
+        if factor.known >= 0:  # the level whose counts are known; -1: none
+            described["known"] = factor.known
         described["sha256"] = factor.digest
 
     if isinstance(factor, LayeredFactor):

@@ -44,11 +44,16 @@ class TreeEstimates(LeastSquaresEstimates):
         return self._sum(ordered).transpose([ordered.index(name) for name in attributes])
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
-        """Return the estimate and standard error of one linear query, an array over the attributes' cells."""
+        """Return the estimate and standard error of one linear query, an array over the attributes' cells.
+
+        The query is a sum of pieces, one for each residual (a subset of the attributes, whose measured table sums to
+        zero along its axes). Its estimate is the sum of the products of the pieces with the tables of their residuals,
+        at the levels of the hierarchies that the attributes name.
+        """
         spanned = self.trees.spanned(attributes, query)
-        split = split_levels(self.trees.hierarchies, spanned.attributes)
-        estimate = math.fsum(float((part * self._table(split, residual)).sum()) for residual, part in spanned.pieces)
-        return estimate, math.sqrt(self.trees.variance_of(spanned))
+        levels = split_levels(self.trees.hierarchies, spanned.attributes)
+        products = [(piece * self._table(levels, residual)).sum() for residual, piece in spanned.pieces]
+        return math.fsum(map(float, products)), math.sqrt(self.trees.variance_of(spanned))
 
     def combination(
         self, level: str, nodes: Integers, weights: Floats, attributes: AttributeSet, query: Floats

@@ -80,11 +80,15 @@ def share_cut(run: TablePart, level: float = LEVEL) -> Estimate | None:
 
 
 def counted_words(run: TablePart) -> str:
-    """Return what is counted of a unit, with the share of rows that is cut if it was measured; empty without a unit."""
+    """Return the sentence part on what is counted of a unit; empty without a unit.
+
+    If the share of rows that the bound cuts was measured, and its estimate can be told from noise, it is appended.
+    """
     try:
         share = share_cut(run)
-    except TooFewRecords:
+    except TooFewRecords:  # the number of rows, which the share is divided by, may be zero
         share = None
+
     words = run.protects.counted
     if share is None:
         return words

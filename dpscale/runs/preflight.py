@@ -239,12 +239,18 @@ def _block_needs(plan: Plan) -> Iterator[Need]:
         yield BLOCK_BYTES * cells, f"{', '.join(block.attributes) or 'the total'} (measuring)"
 
 
-def _answer_needs(part: WorkloadPart, most: int) -> Iterator[Need]:
-    """Yield the bytes of the task that answers a set of a part, one for each size of set."""
-    sizes = zip(part.domain.cells_each(part.sets), part.counts, strict=True)
-    for (cells, count), names in dict(zip(sizes, part.sets, strict=True)).items():
-        if count <= most:
-            needed = ANSWER_BYTES * count + ESTIMATE_BYTES * cells
+def _answer_needs(part: WorkloadPart, max_rows: int) -> Iterator[Need]:
+    """Yield the bytes of the tasks that answer a set of a part; sets of equal size occur once.
+
+    Sets with more than `max_rows` queries are not answered.
+    """
+    by_size = {}
+    for names, cells, queries in zip(part.sets, part.domain.cells_each(part.sets), part.counts, strict=True):
+        by_size[cells, queries] = names
+
+    for (cells, queries), names in by_size.items():
+        if queries <= max_rows:
+            needed = ANSWER_BYTES * queries + ESTIMATE_BYTES * cells
             yield needed, f"{', '.join(names) or 'the total'} (answers)"
 
 

@@ -305,15 +305,21 @@ def decision(run: TablePart, source: Source, records: list[dict[str, Any]], doma
 def rows_beyond_bound(
     run: TablePart, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
 ) -> Mapping[Partition, Any] | None:
-    """Return the rows that exceed the contribution bound, and values beyond a unit's total; None without a bound."""
+    """Return the rows of each partition that are not counted, so that no unit exceeds its bounds; None without a bound.
+
+    These are a unit's rows after the first `run.contribution_bound`. Rows whose numbers exceed the total that the
+    domain permits for a unit are clipped as well. Many rows are sent to the workers once, and the result has handles
+    to them.
+    """
     data = run.job.data
     if (unit := data.unit_column) is None or data.max_rows_per_unit is None:
         return None
-    found = rows_beyond_rank(run, engine, table, groups, names, run.contribution_bound)
-    if totals := tuple(one for one in run.domain.totals if one.name in names):
+    dropped = rows_beyond_rank(run, engine, table, groups, names, run.contribution_bound)
+    totals = tuple(total for total in run.domain.totals if total.name in names)
+    if totals:
         request = TotalRequest(run.domain, tuple(names), totals, unit)
-        found = clip_unit_totals(engine, request, groups, found, run.job.engine.bytes, _read_lookup(run, engine))
-    return send_dropped_rows(engine, found)
+        dropped = clip_unit_totals(engine, request, groups, dropped, run.job.engine.bytes, _read_lookup(run, engine))
+    return send_dropped_rows(engine, dropped)
 
 
 def rows_beyond_rank(

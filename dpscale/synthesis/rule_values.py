@@ -341,9 +341,15 @@ def _constant(share: float) -> Draw:
 def _chosen(
     rule: ValueRule, rows: Flags, low: Mapping[str, Floats], high: Mapping[str, Floats], shares: Floats
 ) -> list[tuple[Linear, Flags]]:
-    """Return the comparisons of a rule, each with the rows in which it is chosen among those that are possible."""
+    """Return the comparisons of a rule, each with a mask of the rows that must satisfy it.
+
+    In a row a comparison is possible if some values between `low` and `high` satisfy it. Of k possible ones the row
+    takes that of number ⌊k s⌋, with its entry s of `shares` in [0, 1].
+    """
     possible = np.stack([linear.fits(low, high) for linear in rule.clause.linear])
-    number = np.minimum(np.floor(shares * possible.sum(axis=0)), np.maximum(possible.sum(axis=0) - 1, 0))
-    order = np.cumsum(possible, axis=0) - 1
-    return [(linear, rows & own & (place == number))
-            for linear, own, place in zip(rule.clause.linear, possible, order, strict=True)]  # fmt: skip
+    count = possible.sum(axis=0)
+    number = np.minimum(np.floor(shares * count), np.maximum(count - 1, 0))  # the last one for a share of 1
+    number_of = np.cumsum(possible, axis=0) - 1  # number of each comparison among the possible ones of a row
+
+    chosen = rows & possible & (number_of == number)
+    return list(zip(rule.clause.linear, chosen, strict=True))

@@ -504,14 +504,23 @@ def selection_event(record: Fields, steps: int) -> tuple[str, Fraction]:
 
 
 def group_cost(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]]) -> Fraction:
-    """Return μ² of draws that change together: the largest over alternative changes, or along a path."""
+    """Return μ² of draws that one unit changes together.
+
+    Draws with paths (of a tree) cost the largest sum along a path. Otherwise a unit makes one of several alternative
+    changes, each of which changes all draws: the cost is the largest over the alternatives.
+    """
     if "path" in records[0]:
         return largest_path([(record["path"], Fraction(record["cost"])) for record in records])
 
+    by_draw = []  # squared L2 sensitivity of each draw to each alternative
+    for record in records:
+        squared, _ = sensitivities(record, part, norm)
+        by_draw.append(squared)
+
     largest = Fraction(0)
-    squared = [sensitivities(record, part, norm)[0] for record in records]  # of each draw, by alternative change
-    for change in zip(*squared, strict=True):
-        costs = [noise_cost(record, own, 0) for record, own in zip(records, change, strict=True)]
+    for by_record in zip(*by_draw, strict=True):
+        pairs = zip(records, by_record, strict=True)
+        costs = [noise_cost(record, squared, absolute=0) for record, squared in pairs]  # Gaussian noise needs no L1
         largest = max(largest, sum(costs, Fraction(0)))
     return largest
 

@@ -295,20 +295,29 @@ class _Problem:
         return np.zeros(self.sizes[name])
 
     def marginals(self, potentials: Parts) -> tuple[Parts, float]:
-        """Return counts of every table's cells, and log Z."""
+        """Return the expected counts of the model, one table for each potential, and log Z.
+
+        Parameters
+        ----------
+        potentials : mapping of AttributeSet to ndarray
+            Of each set over groups of cells, one axis for each attribute; of each attribute, `potentials[name,]`, over
+            its cells. Groups are cells with the same factor in every set.
+        """
         factors = {names: potentials[names] for names in self.sets}
         cells = {name: potentials[name,] for name in self.sizes}
-        found = calibrate(self.tree, self.clique_numbers, self.groups, factors, cells)
+        model = calibrate(self.tree, self.clique_numbers, self.groups, factors, cells)
 
         counts: Parts = {}
-        for names in [*self.sets, *((name,) for name in self.sizes)]:
+        one_way_sets = [(name,) for name in self.sizes]
+        for names in [*self.sets, *one_way_sets]:
             clique = self.tree.cliques[self.clique_numbers[names]]
-            axes = tuple(axis for axis, name in enumerate(clique) if name not in names)
-            counts[names] = self.total * found.cliques[self.clique_numbers[names]].sum(axis=axes)
+            other_axes = tuple(axis for axis, attribute in enumerate(clique) if attribute not in names)
+            counts[names] = self.total * model.cliques[self.clique_numbers[names]].sum(axis=other_axes)
 
+        # counts of single attributes are over cells: that of the cell's group, times its share of the group
         for name in self.sizes:
-            counts[name,] = counts[name,][self.groups[name].labels] * found.within[name]
-        return counts, found.log_total
+            counts[name,] = counts[name,][self.groups[name].labels] * model.within[name]
+        return counts, model.log_total
 
     def deviations(self, counts: Parts) -> list[Floats]:
         """Return (K μ − y)/σ of every measurement."""

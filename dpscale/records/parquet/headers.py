@@ -147,13 +147,17 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def chunk_table(data: Array, row_groups: Int, columns: Int) -> NDArray[np.int64]:
-    """Return the fields of ColumnMetaData, shape (row groups, columns, CHUNK_FIELDS); -1 for absent fields."""
-    found = np.empty((row_groups, columns, CHUNK_FIELDS), np.int64)
+    """Return the fields of ColumnMetaData, shape (row groups, columns, CHUNK_FIELDS); -1 for absent fields.
+
+    `data` ends with the file: footer, length of the footer in 4 bytes, and a magic number of 4 bytes. If the footer is
+    not inside `data` or is damaged, all fields are -1.
+    """
+    fields = np.empty((row_groups, columns, CHUNK_FIELDS), np.int64)
     end = len(data) - TAIL
-    start = end - np.int64(word(data, U(end)) & U(0xFFFFFFFF)) if end > 0 else -1
-    if start < 0 or _walk(data, start, end, True, found) < 0:
-        found[:] = -1
-    return found
+    start = end - np.int64(word(data, U(end)) & U(0xFFFFFFFF)) if end > 0 else -1  # the low 4 of 8 bytes
+    if start < 0 or _walk(data, start, end, True, fields) < 0:  # True: a footer, not a page header
+        fields[:] = -1
+    return fields
 
 
 @njit(cache=True, nogil=True)

@@ -55,6 +55,11 @@ def link_bounds(piece: LinkBudget) -> dict[str, Facts]:
 
 
 def _bounds(piece: LinkBudget) -> Iterator[tuple[str, Facts]]:
+    """Yield the name of each draw of a link and the bound of the effect of one unit on its exact counts.
+
+    A bound is a pair (n, c): n counts change by at most c each, so their squared L2 change is at most n c². Weighted
+    tables are written as more counts: a count of weight w is w² counts.
+    """
     relation, bound = piece.neighbours.protects.relation, piece.link.bound
     parents = piece.neighbours.rows.get(piece.link.parent, 1)
     child = piece.sizes(piece.link.child)
@@ -62,18 +67,20 @@ def _bounds(piece: LinkBudget) -> Iterator[tuple[str, Facts]]:
 
     if piece.counted:
         yield "links", bound_of((1, piece.moved), values=1)
-    if piece.degrees:
+    if piece.degrees:  # the parent changes the counts of up to `bound` degrees, the rows at the other end `others`
         places, roles = piece.places, piece.roles
         others = 2 * bound**2 if relation == REPLACE else bound**2 * (len(places) - 1)
         yield "degrees", bound_of((bound + others, roles), values=sum(map(len, places)))
     if piece.siblings:
         tables = assignment.PairTables(child)
-        pairs = attributes * (attributes + 1) // 2
+        pairs = attributes * (attributes + 1) // 2  # a table for each two attributes, and for each with itself
         yield "siblings", bound_of((pairs, parents * bound * 2**BITS), values=int(tables.starts[-1]))
     if (history := piece.history) is not None:
-        steps = attributes * (attributes + 3)
+        steps = attributes * (attributes - 1) + attributes * 2**2  # an attribute with itself has weight 2
         yield "steps", bound_of((steps, parents * (bound - 1)), values=int(history.starts[-1]))
-        yield "histories", bound_of((attributes + 9, parents), values=sum(a * b for a, b in history.shapes))
+        tables_of_parents = attributes + 3**2  # one for each attribute, and one of weight 3
+        values = sum(rows * columns for rows, columns in history.shapes)
+        yield "histories", bound_of((tables_of_parents, parents), values=values)
     if piece.loops:
         yield ROUND, bound_of((published.moved_entries(relation), piece.moved))
 

@@ -187,13 +187,15 @@ class LinkMeasurement:
         return rounds
 
     def _entries(self) -> Integers:
-        """Return the exact entries of all cross marginals."""
+        """Return the exact entries of all cross marginals, one after the other; computed once.
+
+        A cross marginal is a table of links by attributes of both ends, up to `order` attributes.
+        """
         if self.exact is None:
             raise self._missing("rounds")
         if "entries" not in self.stored:
-            self.stored["entries"] = self.exact.entry_sums(
-                (self.sides[0].sizes, self.sides[1].sizes), self.link.loop.order
-            )
+            parent, child = self.sides
+            self.stored["entries"] = self.exact.entry_sums((parent.sizes, child.sizes), order=self.link.loop.order)
         return self.stored["entries"]
 
     def shares(self, links: float) -> Shares:

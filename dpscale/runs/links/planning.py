@@ -112,16 +112,24 @@ def _of_link(piece: LinkBudget) -> dict[str, Any]:
     siblings = math.sqrt(piece.siblings_draw(pairs).lattice_variance) * STEP if piece.siblings else None
     tables = piece.history
     steps = None if tables is None else math.sqrt(piece.steps_draw(tables).lattice_variance)
-    left = _left(piece) if piece.modelled else None
-    lost = [f"{int(links):,}" for links, error in (left or {}).items() if piece.loops and error > 1]
+    relative = _relative_errors(piece) if piece.modelled else None
+    lost = [f"{int(links):,}" for links, error in (relative or {}).items() if piece.loops and error > 1]
     loses = f"{LOSES} with {', '.join(lost)} links" if lost else ""
-    return {**noise, "siblings": siblings, "steps": steps, "random": left, "loses": loses}
+    return {**noise, "siblings": siblings, "steps": steps, "random": relative, "loses": loses}
 
 
-def _left(piece: LinkBudget) -> dict[str, float]:
+def _relative_errors(piece: LinkBudget) -> dict[str, float]:
+    """Return the expected error of sampled links relative to that of random links, by number of links.
+
+    The number is that of the job, or several examples if the job does not state it.
+    """
     numbers = [piece.link.links] if piece.link.links else LINKS
     if piece.loops:
         return {str(links): piece.loop_error(links) for links in numbers}
+
     sides = even_side(piece.sizes(piece.link.parent)), even_side(piece.sizes(piece.link.child))
-    questions = ((links, piece.question(sides, links)) for links in numbers)
-    return {str(links): plan_shares(one).expected / max(random_error(one), 1e-9) for links, one in questions}
+    errors = {}
+    for links in numbers:
+        problem = piece.question(sides, links)
+        errors[str(links)] = plan_shares(problem).expected / max(random_error(problem), 1e-9)  # not by zero
+    return errors

@@ -130,8 +130,8 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
         Root mean square standard error of each set; nan if it has none.
     """
     run, estimates = open_estimates(path, key)
-    part, typical = estimates.workload.parts[number], list[float]()
-    degree = len(part.shown(part.sets[int(sets[0])]))
+    part, typical_errors = estimates.workload.parts[number], list[float]()
+    degree = len(part.shown(part.sets[int(sets[0])]))  # all sets of a file have as many attributes
     columns = AnswerColumns(run.domain, part, degree, _intervals(run.job.output, estimates))
     repeated = _dictionary_columns(columns, estimates)
     compression = {name: "none" if name in NOISY else "snappy" for name in columns.schema.names}
@@ -151,8 +151,8 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
         for group in _groups(run, estimates, part, sets):
             table = columns.table(group)
             writer.write_table(table, row_group_size=table.num_rows)
-            typical += [_rms(own.errors) for _, own in group]
-    return np.array(typical)
+            typical_errors += [_rms(answers.errors) for _, answers in group]
+    return np.array(typical_errors)
 
 
 def _intervals(output: Output, estimates: Estimates) -> str:

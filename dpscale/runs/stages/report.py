@@ -95,20 +95,31 @@ def _total(answered: Answered) -> dict[str, Any] | None:
     return dict(statistic("", [""], estimate, low, high, errors, "records", 0)["rows"][0])
 
 
-def overall_errors(sure: list[dict[str, Any]], index: pa.Table) -> dict[str, Any] | None:
-    """Return the typical error of counts, the median over their sets, and the share of counts below their error.
+def overall_errors(families: list[dict[str, Any]], index: pa.Table) -> dict[str, Any] | None:
+    """Return the typical error of counts and the share of counts that are smaller than their error.
 
-    None if counts have no known error.
+    The typical error is the median over the sets in `index`. None if counts have no known error.
+
+    Parameters
+    ----------
+    families : list of dict
+        For each family of the workload: whether its queries are counts, their number and `typical` error, and the
+        share `beyond` of those below their error, None if unknown.
+    index : pyarrow.Table
+        One row for each answered set, with its family and `rms_error`.
     """
-    lines = [line for line in sure if line["counts"] and line["typical"] is not None]
+    lines = [line for line in families if line["counts"] and line["typical"] is not None]
     if not lines:
         return None
-    errors = index.filter(pc.is_in(index["family"], pa.array([line["family"] for line in lines])))[
-        "rms_error"
-    ].to_numpy()
-    beyond = [(line["beyond"], line["queries"]) for line in lines if line["beyond"] is not None]
-    share = sum(one * many for one, many in beyond) / sum(many for _, many in beyond) if beyond else None
-    return {"typical": float(np.median(errors[np.nan_to_num(errors) > 0])), "beyond": share}
+    of_counts = pc.is_in(index["family"], pa.array([line["family"] for line in lines]))
+    errors = index.filter(of_counts)["rms_error"].to_numpy()
+    typical = float(np.median(errors[np.nan_to_num(errors) > 0]))
+
+    known = [line for line in lines if line["beyond"] is not None]
+    if not known:
+        return {"typical": typical, "beyond": None}
+    queries_below = sum(line["beyond"] * line["queries"] for line in known)
+    return {"typical": typical, "beyond": queries_below / sum(line["queries"] for line in known)}
 
 
 def remaining(run: Run) -> dict[str, Any]:

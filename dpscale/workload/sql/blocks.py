@@ -131,7 +131,10 @@ class GroupedQueries:
 
     @cached_property
     def _axes(self) -> dict[str, tuple[Integers, Integers]]:
-        """For each attribute of the keys the row of each of its cells, −1 for none, and the groups of each row."""
+        """For each attribute with a key, the row of each of its cells (−1: none) and the key groups of each row.
+
+        Several keys on one hierarchy share the axis of its finest level. The key groups have the shape (keys, rows).
+        """
         by_name: dict[str, list[int]] = {}
         for place in self.places:
             name = self.selection.keys[place].attribute
@@ -321,13 +324,21 @@ class GroupedQueries:
             yield labels[number % len(labels)] if labels else f"{name}: selected"
 
     def _group_texts(self, name: str) -> list[str]:
+        """Return the text of each row of an attribute's axis, for example "sex = F"; empty if no key is on it.
+
+        The keys on the axis are those of the attribute and of coarser levels of its hierarchy.
+        """
         if name not in self._axes:
             return []
-        places = [place for place in self.places
-                  if self._levels.get(key := self.selection.keys[place].attribute, key) == name]  # fmt: skip
-        keys = [self.selection.keys[place] for place in places]
-        return [" and ".join(f"{key.text} = {key.labels[group]}" for key, group in zip(keys, kind, strict=True))
-                for kind in self._axes[name][1].T.tolist()]  # fmt: skip
+        _, groups = self._axes[name]  # shape (keys on the axis, rows)
+        keys = [self.selection.keys[place] for place in self.places]
+        on_axis = [key for key in keys if self._levels.get(key.attribute, key.attribute) == name]
+
+        texts = []
+        for row in groups.T.tolist():
+            equations = [f"{key.text} = {key.labels[group]}" for key, group in zip(on_axis, row, strict=True)]
+            texts.append(" and ".join(equations))
+        return texts
 
     def array(self, names: AttributeSet, value: TermSum, row: int | None = None) -> Floats:
         """Return the queries of a combination over the cells of some attributes.

@@ -189,6 +189,11 @@ class _SelectReader:
         self.aliases = {one.alias.lower(): one.this for one in self.tree.expressions if isinstance(one, exp.Alias)}
 
     def selection(self) -> SelectQuery:
+        """Return the evaluated statement. Raises JobError for the first part that cannot be answered.
+
+        `_output`, `_leaves` and `_order` append the columns that they need to `self.columns`. Those of the result come
+        first, those that HAVING and ORDER BY alone need after them.
+        """
         for clause, known in ANSWERED.items():
             self._check_clause(clause, known)
         if (window := self.tree.find(exp.Window)) is not None:
@@ -196,18 +201,20 @@ class _SelectReader:
         if self.where.never:
             self.statement.refuse(self.tree.args["where"].this, "a condition that some cell satisfies", "correct it")
 
-        _ = self.scope.tables
+        _ = self.scope.tables  # refuses joins that cannot be answered
         sets = list(self._sets())
         if len(sets) > MOST_SETS:
             self.statement.refuse(self.tree.args["group"], f"at most {MOST_SETS:,} grouping sets", "list the sets")
-        for one in self.tree.expressions:
-            self.columns.append(self._output(one))
-        shown = len(self.columns)
-        if all(one.value is None or is_constant(one.value) for one in self.columns):
+
+        for expression in self.tree.expressions:
+            self.columns.append(self._output(expression))
+        shown = len(self.columns)  # further columns are not in the result
+        if all(column.value is None or is_constant(column.value) for column in self.columns):
             self.statement.refuse(self.tree, "a count, sum or mean", "add COUNT(*)")
         self._check_names()
+
         leaves, order = self._leaves(), tuple(self._order())
-        limit, offset = (self._whole_number(name) for name in ("limit", "offset"))
+        limit, offset = self._whole_number("limit"), self._whole_number("offset")
         having = self.tree.args.get("having")
         return SelectQuery(self.statement, self.scope.domain, self.where, tuple(self.keys), tuple(sets),
                          tuple(self.columns), shown, None if having is None else having.this, leaves, order, limit,
