@@ -85,6 +85,7 @@ class AnswerColumns:
 
     @cached_property
     def schema(self) -> pa.Schema:
+        """Schema of the file: names of attributes, their selected cells or the query's number, estimate and error."""
         text = pa.dictionary(pa.int32(), pa.string())
         selection = pa.int64() if self.labels.numeric else text
         fields = [
@@ -96,13 +97,14 @@ class AnswerColumns:
                      metadata={"description": end.description})
             for axis in self.axes for end in self.part.ends
         ]  # fmt: skip
-        number = text if self.part.query_texts else pa.int64()
-        fields += [] if self.part.ends else [pa.field("query", number, nullable=False)]
+        if not self.part.ends:  # queries that are no product of cells have a number or a text
+            fields.append(pa.field("query", text if self.part.query_texts else pa.int64(), nullable=False))
         fields += [
             pa.field(name, pa.float64(), nullable=False, metadata=self._figure_metadata(name)) for name in FIGURES
         ]
         about = {"description": FILE_DESCRIPTION, "family": self.part.name, "attributes": str(self.degree)}
-        about |= {"intervals": self.intervals} if self.intervals else {}
+        if self.intervals:
+            about["intervals"] = self.intervals
         return pa.schema(fields, metadata=about)
 
     def _figure_metadata(self, name: str) -> dict[str, str]:
@@ -121,15 +123,21 @@ class AnswerColumns:
 
     def table(self, answers: Sequence[SetAnswers]) -> pa.Table:
         """Return the rows of some sets as an Arrow table."""
-        sets, counts = [names for names, _ in answers], [len(own.estimates) for _, own in answers]
-        figures = (np.concatenate([own[k] for _, own in answers]) for k in range(len(FIGURES)))
-        named = [self._name_column([names[axis - 1] for names in sets], counts) for axis in self.axes]
-        selection = [column for axis in self.axes for column in self._selection_columns(axis - 1, sets)]
-        which = [np.arange(count, dtype=np.int32) for count in counts]
-        numbers = [] if self.part.ends else [np.concatenate(which).astype(np.int64)]
+        sets, counts = [names for names, _ in answers], [len(figures.estimates) for _, figures in answers]
+        columns: list[Any] = []
+        for axis in self.axes:  # axes are numbered from 1, as in the names of the columns
+            columns.append(self._name_column([names[axis - 1] for names in sets], counts))
+        for axis in self.axes:
+            columns += self._selection_columns(axis - 1, sets)
+
+        numbers = [np.arange(count, dtype=np.int32) for count in counts]  # of the queries of each set
         if self.part.query_texts:
-            numbers = [_texts_column([self.part.query_texts], which)]
-        return pa.table([*named, *selection, *numbers, *figures], schema=self.schema)
+            columns.append(_texts_column([self.part.query_texts], numbers))
+        elif not self.part.ends:
+            columns.append(np.concatenate(numbers).astype(np.int64))
+
+        columns += [np.concatenate([figures[k] for _, figures in answers]) for k in range(len(FIGURES))]
+        return pa.table(columns, schema=self.schema)
 
     def _name_column(self, names: Sequence[str], counts: Sequence[int]) -> pa.DictionaryArray:
         known: dict[str, int] = {}
@@ -137,21 +145,30 @@ class AnswerColumns:
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(known), pa.string()))
 
     def _selection_columns(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[pa.Array]:
-        """Yield the selection columns of one attribute, one for each end."""
+        """Yield the selection columns of one attribute, one for each end (first and last) of the cells of a query."""
         if not self.part.ends:
             return
         families = [self.part.label_families(names) for names in sets]
-        cells = [query_cells(own, self.domain.shape(names))[axis] for own, names in zip(families, sets, strict=True)]
-        for key, end in enumerate(self.part.ends):
-            own = [one[key] for one in cells]
+        cells_of_sets = [query_cells(axes, self.domain.shape(names))[axis]
+                         for axes, names in zip(families, sets, strict=True)]  # fmt: skip
+        for number, end in enumerate(self.part.ends):
+            cells = [ends[number] for ends in cells_of_sets]
             if end.is_text:
-                yield _texts_column([family[axis].texts for family in families], own)
+                yield _texts_column([axes[axis].texts for axes in families], cells)
             else:
-                yield self.labels.column([names[axis] for names in sets], own)
+                yield self.labels.column([names[axis] for names in sets], cells)
 
 
 def _texts_column(texts: Sequence[Sequence[str]], which: Sequence[Integers32]) -> pa.DictionaryArray:
-    """Return the texts of the queries of several sets as one column."""
+    """Return the texts of the queries of several sets as one column.
+
+    Parameters
+    ----------
+    texts : sequence of sequence of str
+        Possible texts of each set, or of all sets together if it is one.
+    which : sequence of ndarray
+        For each set, the number of the text of every row.
+    """
     known: dict[str, int] = {}
     codes = [np.array([known.setdefault(text, len(known)) for text in own], np.int32) for own in texts]
     flat = np.concatenate([code[at] for code, at in zip(codes, which, strict=True)])
@@ -165,13 +182,17 @@ def _description(name: str) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def query_cells(families: tuple[Family, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
-    """Return, for each attribute, the cells that every product query selects, row-major: one array per key."""
+    """Return, for each attribute, the cells that every query of a product of families selects.
+
+    The result has one array for each end of the selected cells, with an entry for every query. Queries are in
+    row-major order: those of the last attribute change fastest.
+    """
     axes = [family.bounds(n) for family, n in zip(families, shape, strict=True)]
-    counts, found = [len(one[0]) for one in axes], []
+    counts, selected = [len(ends[0]) for ends in axes], []
     for axis, bounds in enumerate(axes):
         before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
-        found.append([np.tile(np.repeat(cells.astype(np.int32), after), before) for cells in bounds])
-    return found
+        selected.append([np.tile(np.repeat(cells.astype(np.int32), after), before) for cells in bounds])
+    return selected
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +222,7 @@ class Labels:
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(known), pa.string()))
 
     def _numbers(self, name: str) -> NDArray[np.int64]:
+        """Return the labels of an integer attribute as an array, 0 for cells without a label (nulls)."""
         if name not in self._cache:
             labels = self.domain[name].labels
             self._cache[name] = np.fromiter((label or 0 for label in labels), np.int64, len(labels))
@@ -257,14 +279,14 @@ def answer_texts(folder: Path, rows: Sequence[Mapping[str, Any]], most: int) -> 
     rows : sequence of mapping
         In the order in which they are taken.
     most : int
-        Largest number of queries of all of them; a set that does not fit is left out.
+        Largest number of queries of all rows together; a row with more than remain is left out.
 
     Returns
     -------
     dict of int to str
         Texts by position in `rows`. Figures have three digits of the smallest standard error of the file.
     """
-    by_file, found = dict[str, list[int]](), dict[int, str]()
+    by_file, texts = dict[str, list[int]](), dict[int, str]()
     for place, row in enumerate(rows):
         if row["file"] is not None and row["queries"] <= most:
             by_file.setdefault(row["file"], []).append(place)
@@ -275,8 +297,8 @@ def answer_texts(folder: Path, rows: Sequence[Mapping[str, Any]], most: int) -> 
         lines = iter(_csv_lines(table))
         for place, row in zip(places, chosen, strict=True):
             head = _csv_head(table.column_names, row["attributes"])
-            found[place] = "\n".join([head, *islice(lines, row["queries"])])
-    return found
+            texts[place] = "\n".join([head, *islice(lines, row["queries"])])
+    return texts
 
 
 def _read_sets(path: Path, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -293,20 +315,23 @@ def _read_sets(path: Path, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _csv_lines(table: pa.Table) -> list[str]:
-    """Return the rows of answers as lines of CSV."""
+    """Return the rows of answers as lines of CSV without a header; texts that look like formulas are escaped."""
     errors = table["std_error"].to_numpy()
-    least = errors[errors > 0].min(initial=np.inf)
-    digits = int(np.clip(2 - np.floor(np.log10(least)), 0, 12)) if np.isfinite(least) else 6
+    smallest = errors[errors > 0].min(initial=np.inf)
+    # decimals that show three digits of the smallest error; 6 if no error is known
+    digits = int(np.clip(2 - np.floor(np.log10(smallest)), 0, 12)) if np.isfinite(smallest) else 6
+
     columns = []
     for name, values in zip(table.column_names, table.columns, strict=True):
         if name in FIGURES:
             columns.append(pa.array(np.round(values.to_numpy(), digits)))
         elif pa.types.is_dictionary(values.type):
-            one = values.unify_dictionaries().combine_chunks()
-            labels = [escape_formula(" ".join(label.splitlines())) for label in one.dictionary.to_pylist()]
-            columns.append(pa.DictionaryArray.from_arrays(one.indices, pa.array(labels, pa.string())))
+            coded = values.unify_dictionaries().combine_chunks()
+            labels = [escape_formula(" ".join(label.splitlines())) for label in coded.dictionary.to_pylist()]
+            columns.append(pa.DictionaryArray.from_arrays(coded.indices, pa.array(labels, pa.string())))
         else:
             columns.append(values)
+
     text = io.BytesIO()
     options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed")
     arrow_csv.write_csv(without_dictionaries(pa.table(columns, names=table.column_names)), text, options)
@@ -314,12 +339,19 @@ def _csv_lines(table: pa.Table) -> list[str]:
 
 
 def _csv_head(names: Sequence[str], attributes: Sequence[str]) -> str:
-    """Return the header of a set: columns with names of attributes instead of their numbers."""
+    """Return the header of a set: columns with names of attributes instead of their numbers.
+
+    "value_2" becomes the name of the second attribute, "low_2" that name with "_low".
+    """
     titles = list[str]()
     for name in names:
         end, _, axis = name.rpartition("_")
-        own = attributes[int(axis) - 1] if axis.isdigit() else ""
-        titles.append(name if not own else own if end == "value" else f"{own}_{end}")
+        if not axis.isdigit():
+            titles.append(name)
+        elif end == "value":
+            titles.append(attributes[int(axis) - 1])
+        else:
+            titles.append(f"{attributes[int(axis) - 1]}_{end}")
     head = io.StringIO()
     csv.writer(head).writerow(map(escape_formula, titles))
     return head.getvalue().strip()
@@ -338,13 +370,14 @@ def relative_errors(folder: Path, index: pa.Table) -> Iterator[dict[str, Any]]:
     family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
     degrees = index["attributes"].combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
     for name, degree in dict.fromkeys(zip(family.tolist(), degrees.tolist(), strict=True)):
-        mine = (family == name) & (degrees == degree)
-        known = errors[mine][np.nan_to_num(errors[mine]) > 0]
-        found = {"family": name, "degree": degree, "sets": int(mine.sum()), "queries": int(queries[mine].sum()),
-                 "typical": float(np.median(known)) if known.size else None,
-                 "largest": float(known.max()) if known.size else None}  # fmt: skip
-        files = dict.fromkeys(index["file"].filter(mine).drop_null().to_pylist())
-        yield found | (_relative(folder, list(files)) if known.size else {"relative": None, "beyond": None})
+        in_group = (family == name) & (degrees == degree)
+        known = errors[in_group][np.nan_to_num(errors[in_group]) > 0]
+        summary = {"family": name, "degree": degree, "sets": int(in_group.sum()),
+                   "queries": int(queries[in_group].sum()),
+                   "typical": float(np.median(known)) if known.size else None,
+                   "largest": float(known.max()) if known.size else None}  # fmt: skip
+        files = dict.fromkeys(index["file"].filter(in_group).drop_null().to_pylist())
+        yield summary | (_relative(folder, list(files)) if known.size else {"relative": None, "beyond": None})
 
 
 def _relative(folder: Path, files: list[str]) -> dict[str, float | None]:

@@ -156,6 +156,11 @@ def charge(run: Run, entry: str = "privacy", reserve: bool = True) -> str:
 
 
 def _charge_of(run: Run, entry: str) -> Charge:
+    """Return the charge of an entry of the ledger, for all parts of the run that it pays for.
+
+    Its digest identifies job, entry and the terms of every part (mechanism and noise), so that a changed charge is
+    noticed.
+    """
     parts = parts_of_entry(run, entry)
     terms = [run.manifest["job_sha256"], entry, {name: terms for name, (_, terms) in parts.items()}]
     digest = hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
@@ -190,18 +195,19 @@ def facts_of_totals(domains: Iterable[Domain]) -> dict[str, str]:
 
 
 def _public_hashes(run: Run) -> dict[str, str]:
-    """Return hashes of the public files of an only table, and the condition of the guarantee if it has one.
+    """Return hashes of the domain file and the plan, and the condition of the guarantee if totals are public.
 
-    An auditor can compute them from an evidence bundle.
+    Runs of several tables have no single domain file, so no hashes. An auditor can compute them from an evidence
+    bundle.
     """
     totals = facts_of_totals(one.domain for one in run.tables.values())
     if (file := run.content.domain_file) is None:
         return totals
-    hashed = vars(run).setdefault("sha256", {})  # files do not change: each is hashed once
-    if file not in hashed:
-        hashed[file] = hashlib.sha256(read_bytes(run.path / file)).hexdigest()
+    cache = vars(run).setdefault("sha256", {})  # files do not change: each is hashed once
+    if file not in cache:
+        cache[file] = hashlib.sha256(read_bytes(run.path / file)).hexdigest()
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
-    return {"domain": hashed[file]} | ({"plan": plan} if plan else {}) | totals
+    return {"domain": cache[file]} | ({"plan": plan} if plan else {}) | totals
 
 
 def check_total(run: Run, cost: Cost, amount: float) -> None:

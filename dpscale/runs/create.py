@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -76,10 +76,11 @@ def begin_run(
     content = content_of(job.kind)
     new = content.prepare(job)
     base = resolve_path(run_dir if run_dir is not None else default_base(new.digests))
-    mine = partial(contains_job, digests=new.digests, folder=None if run_dir is not None else job.folder)
+    is_of_job = partial(contains_job, digests=new.digests, folder=None if run_dir is not None else job.folder)
     with store_errors(base), creation_errors(base):
-        where, number = _choose(base, mine, fresh, named=run_dir is not None)
-        if missing := not present(where / MANIFEST):
+        where, number = _choose(base, is_of_job, fresh, named=run_dir is not None)
+        missing = not present(where / MANIFEST)
+        if missing:
             check_folder_names("tables", job.tables)
             check_folder_names("link.name", [link.called for link in job.foreign_keys])
         if missing and files_accessible:
@@ -109,7 +110,10 @@ def default_base(digests: Sequence[str]) -> Path:
 
 
 def _choose(base: Path, mine: Callable[[Path], bool], fresh: bool, named: bool) -> tuple[Path, int]:
-    """Return the directory and its number among those of a job."""
+    """Return the directory of a run of a job, existing or new, and its number among the runs of the job.
+
+    `mine` returns whether a directory contains a run of the job; `named` says that the user gave the directory's name.
+    """
     if named and present(base / MANIFEST) and not mine(base):
         return base, 1  # refused, because it contains another job
     if fresh:
@@ -195,12 +199,16 @@ def _rename_into_place(where: Path, files: Files) -> bool:
 
 
 def _fill(where: Path, files: Files) -> bool:
-    *before, (name, manifest) = files.items()
+    """Write the files of a new run into an existing folder or a prefix of a store, the manifest last.
+
+    Return whether this process created the manifest; False if another process was first.
+    """
+    *others, (manifest_name, manifest) = files.items()
     if not is_local(where):
-        check_conditional(where)
-    for other, content in before:
-        write_whole(where / other, content)
-    return create(where / name, manifest)
+        check_conditional(where)  # the store must refuse a second creation of an object
+    for name, content in others:
+        write_whole(where / name, content)
+    return create(where / manifest_name, manifest)
 
 
 def _is_resumable(where: Path, files: Files) -> bool:
@@ -211,6 +219,7 @@ def _is_resumable(where: Path, files: Files) -> bool:
 
 
 def _is_draft_file(path: Path, files: Files) -> bool:
+    """Return whether a path is part of an interrupted creation of a run with these files, and may be replaced."""
     if path.name in files and path.name != MANIFEST:
         return _content(path) == files[path.name]  # else it may be the user's own job.toml
     inside = {name.partition("/")[2]: content for name, content in files.items() if name.startswith(f"{path.name}/")}
@@ -232,14 +241,14 @@ def latest_directory(base: Path, mine: Callable[[Path], bool]) -> tuple[Path, in
     Parameters
     ----------
     base : Path
-        Directory of the first run of the job.
+        Directory of the first run of the job; those of later runs have "-2", "-3" and so on appended.
     mine : callable
         Returns whether a directory is that of a run of the job.
     """
     numbers = _numbers(base)
     known = [number for number in numbers if mine(numbered_path(base, number))]
     taken = [number for number in numbers if present(numbered_path(base, number) / MANIFEST)]
-    number = max(known) if known else max(taken, default=0) + 1
+    number = max(known) if known else max(taken, default=0) + 1  # after the runs of other jobs
     return numbered_path(base, number), number
 
 
@@ -272,7 +281,8 @@ def next_directory(base: Path, mine: Callable[[Path], bool]) -> tuple[Path, int]
     last, number = latest_directory(base, mine)
     if not mine(last):
         return last, number
-    if not read_manifest(last).get("ended") and (stage := unfinished_stage(last)):
+    stage = "" if read_manifest(last).get("ended") else unfinished_stage(last)
+    if stage:
         what = "is not measured" if stage in ("discover", "plan", "measure") else f"its stage {stage} is not finished"
         raise JobError("--fresh", f"{last} was started and {what}", "a job whose latest run is finished",
                        f"resume it with --run-dir {last} without --fresh, or `dpscale job end {last}`")  # fmt: skip
@@ -286,10 +296,17 @@ def numbered_path(base: Path, number: int) -> Path:
 
 
 def _numbers(base: Path) -> set[int]:
-    """Return the numbers of existing paths with the names of runs; they need not be runs."""
-    name = re.compile(re.escape(base.name) + r"(?:-([2-9]|[1-9][0-9]{1,8}))?")
-    found: Mapping[str, re.Match[str] | None] = {one: name.fullmatch(one) for one in listed(base.parent)}
-    return {int(match[1] or 1) for match in found.values() if match}
+    """Return the numbers of existing paths with the names of runs, which need not be runs.
+
+    The name of run 1 is that of `base`; that of run n ≥ 2 has "-n" appended.
+    """
+    pattern = re.compile(re.escape(base.name) + r"(?:-([2-9]|[1-9][0-9]{1,8}))?")
+    numbers = set[int]()
+    for name in listed(base.parent):
+        match = pattern.fullmatch(name)
+        if match is not None:
+            numbers.add(int(match[1] or 1))
+    return numbers
 
 
 def contains_job(where: Path, digests: Sequence[str], folder: Path | None = None) -> bool:

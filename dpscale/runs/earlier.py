@@ -102,13 +102,16 @@ def check_same_data(run: Refined, content: str) -> None:
     refines = run.manifest.get("refines")
     if refines is None:
         return
-    known, found = refines["content"], frame_tag(refines["releases"][-1]["release"], content)
-    comparable = known is not None and found is not None and known["key"] == found["key"]
-    if comparable and known != found:
+    recorded, tag = refines["content"], frame_tag(refines["releases"][-1]["release"], content)
+    comparable = recorded is not None and tag is not None and recorded["key"] == tag["key"]
+    if comparable and recorded != tag:
         raise other_data("records that differ from those of the release that is refined")
-    for named, unlisted in (("frame", run.job.data.path == FRAME), ("database", is_database(run.job.data.path))):
-        if not comparable and unlisted:
-            raise other_data(f"a {named} that cannot be compared with that of the release that is refined")
+
+    # files are compared by their names and sizes as well (below), frames and databases by the tag alone
+    without_files = (("frame", run.job.data.path == FRAME), ("database", is_database(run.job.data.path)))
+    for kind, is_kind in without_files:
+        if not comparable and is_kind:
+            raise other_data(f"a {kind} that cannot be compared with that of the release that is refined")
     if run.manifest["snapshot"] is None:
         check_layout(run)
 

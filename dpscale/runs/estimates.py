@@ -73,10 +73,11 @@ def share_cut(run: TablePart, level: float = LEVEL) -> Estimate | None:
     TooFewRecords
         If the number of rows is not distinguishable from zero.
     """
-    if (cut := run.rows_cut) is None:
+    cut = run.rows_cut  # noisy number of rows that the bound cuts
+    if cut is None:
         return None
-    rows = number_of_rows(estimates_of(run))
-    return None if np.isnan(rows[0]) else share_beyond(cut, rows, level, run.job.privacy.noise)
+    number, error = number_of_rows(estimates_of(run))
+    return None if np.isnan(number) else share_beyond(cut, (number, error), level, run.job.privacy.noise)
 
 
 def counted_words(run: TablePart) -> str:
@@ -98,15 +99,20 @@ def counted_words(run: TablePart) -> str:
 
 
 def evidence_of(run: TablePart) -> Any:
-    """Return the released measurements of a run, with the counts of its search if they are those of the only set."""
+    """Return the released measurements of a run, with the noisy counts of a search as another measurement.
+
+    A search finds the frequent values of an attribute. Its counts are evidence if that attribute is the only set of
+    the workload, which the manifest records by their share of the budget.
+    """
     evidence = run.measurements.evidence()
     if SEARCH_SHARE not in run.manifest:
         return evidence
+
     [(name, released)] = run.searched.items()
-    cells = {str(value): cell for cell, value in enumerate(run.domain[name].values)}
-    found = released["found"]
-    counts = SearchedCounts(name, np.array([cells[one["value"]] for one in found], np.int64),
-                            np.array([one["count"] for one in found]), released["error"] ** 2)  # fmt: skip
+    cell_of = {str(value): cell for cell, value in enumerate(run.domain[name].values)}
+    values = released["found"]
+    counts = SearchedCounts(name, np.array([cell_of[value["value"]] for value in values], np.int64),
+                            np.array([value["count"] for value in values]), released["error"] ** 2)  # fmt: skip
     return SearchedEvidence(evidence.plan, evidence.variances, evidence.read, counts)
 
 
@@ -156,13 +162,13 @@ def graphical_model_of(run: TablePart) -> tuple[GraphicalModel, dict[str, list[o
     PlanError
         If the estimates are not those of a graphical model.
     """
-    found = joint_distribution(run)
-    if found is None:
+    model = joint_distribution(run)
+    if model is None:
         raise PlanError("reconstruct.method", f"{run.job.reconstruction.name} estimates of {run.path}, which are not "
                         "one distribution", "a graphical model",
                         'run a job with reconstruct.method = "graphical" or mechanism aim-pgm or mst')  # fmt: skip
     labels = {name: run.domain[name].labels for name in run.domain.names}
-    return found, {name: ["null" if one is None else one for one in own] for name, own in labels.items()}
+    return model, {name: ["null" if label is None else label for label in cells] for name, cells in labels.items()}
 
 
 def low_order_tables(run: TablePart) -> LowOrder:
@@ -212,9 +218,14 @@ def choose_sampler(
 
 
 def compared_by(run: TablePart, sampler: RowSampler) -> SetLayout:
-    """Return the sets on which rows of a sampler are compared with the estimates of a run."""
-    place = {name: column for column, name in enumerate(sampler.names)}
-    requested = (tuple(sorted(place[name] for name in names if name in place)) for names in run.workload.sets)
+    """Return the attribute sets on which rows of a sampler are compared with the estimates of a run.
+
+    They are the requested sets without attributes that the sampler does not draw, as sorted numbers of its columns.
+    """
+    column_of = {name: column for column, name in enumerate(sampler.names)}
+    requested = []
+    for names in run.workload.sets:
+        requested.append(tuple(sorted(column_of[name] for name in names if name in column_of)))
     return compared_sets(requested, attribute_sizes(sampler), sampler.targeted)
 
 
@@ -239,7 +250,11 @@ def compare_rows(
 
 
 def _write_samplers(run: TablePart, settings: SynthesizeTable, each: ParallelMap) -> list[str]:
-    """Return the names of the available samplers; write the file of each."""
+    """Return the names of the samplers that the settings permit; write the file of each.
+
+    "ancestral" draws from the joint distribution of a model, if there is one; "sampler" from pairs of attributes, and
+    "polished" also from larger sets.
+    """
     samplers, folder = [], model_folder(run)
     joint = None if settings.method == "sampler" or settings.weights else joint_distribution(run, each)
     if joint is not None:
@@ -252,6 +267,7 @@ def _write_samplers(run: TablePart, settings: SynthesizeTable, each: ParallelMap
 
 
 def _fit_pairwise(run: TablePart, folder: Path, each: ParallelMap) -> None:
+    """Fit the model of pairs of attributes from which rows are drawn, and write it, unless its file exists."""
     if present(folder / PAIRWISE_FILE):
         return
     model = low_order_tables(run)

@@ -45,15 +45,16 @@ class Comparison:
 
 
 def record_tags(run: Any, prints: Prints) -> None:
-    """Write the tags of the files of each table, unless they are recorded."""
+    """Write the keyed tags (digests of contents) of each table's files, unless they are recorded or no key exists."""
     if present(run.path / FILES):
         return
-    release, found = run.manifest["release"], {}
-    for name, (table, own) in prints.items():
-        if (tags := keyed_tags(_contents(release, table, own), create=True)) is None:
+    release, recorded = run.manifest["release"], {}
+    for name, (table, fingerprints_of_files) in prints.items():
+        tags = keyed_tags(_contents(release, table, fingerprints_of_files), create=True)
+        if tags is None:
             return
-        found[name] = {"key": tags[0], "tags": tags[1]}
-    write_whole(run.path / FILES, json.dumps(found).encode())
+        recorded[name] = {"key": tags[0], "tags": tags[1]}
+    write_whole(run.path / FILES, json.dumps(recorded).encode())
 
 
 def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
@@ -78,9 +79,9 @@ def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
 
 def check_same_files(run: Any, prints: Prints, charged: bool) -> None:
     """Raise DataError unless the files have the contents that the run has recorded when it began."""
-    found = compare_files(run, prints)
-    if not found.same:
-        what = found.text if found.known else "their names or contents"
+    comparison = compare_files(run, prints)
+    if not comparison.same:
+        what = comparison.text if comparison.known else "their names or contents"
         got = f"the files changed since this release started ({what})"
         remedy = ("restore them, or end this run and start a new one with --fresh" if charged else
                   f"restore them, or remove {run.path}, which has charged nothing, and run the job again")  # fmt: skip
@@ -93,19 +94,29 @@ def _contents(release: str, table: Table, prints: Sequence[Fingerprint]) -> list
 
 
 def _difference(before: Sequence[str], now: Sequence[str], paths: Sequence[str]) -> str:
-    """Return how many files changed, with the names of those that differ now; empty for the same contents."""
-    left = Counter(before)
-    left.subtract(now)
-    gone, known, names = sum(count for count in left.values() if count > 0), Counter(before), list[str]()
+    """Return how many files changed, with the names of those that differ now; empty for the same contents.
+
+    Parameters
+    ----------
+    before, now : sequence of str
+        Tags of the contents of the files then and now, in any order; equal contents have equal tags.
+    paths : sequence of str
+        Paths of the files now.
+    """
+    missing = Counter(before)
+    missing.subtract(now)
+    changed_before = sum(count for count in missing.values() if count > 0)
+
+    remaining, names = Counter(before), list[str]()
     for tag, path in zip(now, paths, strict=True):
-        if known[tag] <= 0:
+        if remaining[tag] <= 0:
             names.append(os.path.basename(path))
-        known[tag] -= 1
-    if not gone and not names:
+        remaining[tag] -= 1
+    if not changed_before and not names:
         return ""
     shown = ", ".join(sorted(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
-    changed = min(gone, len(names))
+    changed = min(changed_before, len(names))
     parts = [f"{changed:,} of {len(before):,} files changed"] if changed else []
-    parts += [f"{gone - changed:,} of {len(before):,} files missing"] if gone > changed else []
+    parts += [f"{changed_before - changed:,} of {len(before):,} files missing"] if changed_before > changed else []
     parts += [f"{len(names) - changed:,} more than the {len(before):,} files"] if len(names) > changed else []
     return ", ".join(parts) + (f": {shown}" if names else "")

@@ -48,11 +48,13 @@ class LinkedTablePart(TablePart):
 
     @property
     def compared(self) -> frozenset[str]:
-        rules = [one.rule for own in self.whole.closed_job.linked_rules.values() for one in own]
-        linear = [one for rule in rules if isinstance(rule, ValueRule) for one in rule.clause.linear]
-        prefix = f"{self.table_name}."
-        names = {name.removeprefix(prefix) for one in linear for name in one.names if name.startswith(prefix)}
-        return super().compared | names
+        """Attributes of the table whose values a rule compares, also with values of another table."""
+        prefix, names = f"{self.table_name}.", set[str]()
+        for rules_of_link in self.whole.closed_job.linked_rules.values():
+            for linked in rules_of_link:
+                if isinstance(linked.rule, ValueRule):
+                    names.update(name for linear in linked.rule.clause.linear for name in linear.names)
+        return super().compared | {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
     @property
     def public_attributes(self) -> list[str]:
@@ -63,6 +65,7 @@ class LinkedTablePart(TablePart):
         check_numbers(self, engine)
 
     def measure(self, engine: Engine) -> None:
+        """Perform all stages up to the measurement, those before it for all tables of the job."""
         for table in self.whole.tables.values():  # the sizes of all tables are decided together
             for stage in RELEASED[:-1]:
                 table.perform(stage, engine)

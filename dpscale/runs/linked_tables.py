@@ -68,8 +68,8 @@ def latest_versions(job: Job) -> dict[str, int]:
 
 def at_versions(job: Job, versions: Mapping[str, int]) -> Job:
     """Return the job with these versions of some tables."""
-    tables = {name: one.model_copy(update={"version": versions[name]}) if name in versions else one
-              for name, one in job.tables.items()}  # fmt: skip
+    tables = {name: section.model_copy(update={"version": versions[name]}) if name in versions else section
+              for name, section in job.tables.items()}  # fmt: skip
     return job.model_copy(update={"tables": tables}) if versions else job
 
 
@@ -111,6 +111,7 @@ class LinkedTables(Content):
         self._read()
 
     def _read(self) -> None:
+        """Read the job with the recorded versions and shares. Raises JobError if it is not the one of the run."""
         job = self.stated_job
         if self.manifest["job_sha256"] != job_digest(job, version=self.manifest.get("job_version", 1)):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
@@ -131,6 +132,7 @@ class LinkedTables(Content):
 
     @classmethod
     def prepare(cls, job: Job) -> NewRun:
+        """Return the contents of a new run of a job. Raises JobError for a job that cannot be run."""
         check_open_bounds(job)
         check_whole_rows(job)
         joins = join_jobs(job, neighbour_relation(job))
@@ -159,9 +161,12 @@ class LinkedTables(Content):
 
     def pin_versions(self) -> None:
         """Record the latest version of versioned tables, so that later reads use it."""
-        if "at" not in self.manifest and (found := latest_versions(self.job)):
-            self.run.update(at=found)
-            self.job = at_versions(self.job, found)
+        if "at" in self.manifest:
+            return
+        versions_now = latest_versions(self.job)
+        if versions_now:
+            self.run.update(at=versions_now)
+            self.job = at_versions(self.job, versions_now)
 
     @property
     def allocation(self) -> float | None:
@@ -197,15 +202,21 @@ class LinkedTables(Content):
             vars(self).pop(name, None)
 
     def divide_without_data(self) -> None:
-        """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
+        """Divide the budget as planned without data, if a stage is called before the stage `allocate`.
+
+        The manifest's entry `divides` says how the run divides it: by a measurement (MEASURED), that has begun
+        (STARTED), or without data (UNMEASURED). It is missing if the job states all shares.
+        """
         divides = self.manifest.get("divides")
         if self.allocation is not None and self.run.done("allocate"):
             check_output(self.path, "allocate", self.manifest["stages"]["allocate"])
         if divides == STARTED and not self.run.done("allocate"):
             raise self.run.undone("allocate")
         if divides and not self.is_allocated:
-            if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
-                raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others",
+            unbounded = [link.called for link in self.job.link if link.max_degree == OPEN]
+            if unbounded:
+                raise JobError(f"link {unbounded[0]}: max_degree", "not chosen yet",
+                               "the stage `allocate` before others",
                                f"run `dpscale run {self.path} --only allocate` first")  # fmt: skip
             self.record_allocation(Divisible(self.job, self.neighbours).divide_by_usual_sizes().to_dict())
             self.run.update(divides=UNMEASURED)
@@ -216,16 +227,21 @@ class LinkedTables(Content):
         return {name: read([str(folder / one) for one in own]) for name, own in files.items()}
 
     def changed_data(self) -> dict[str, list[str]]:
-        known, found = self.manifest.get("data") or {}, self.layouts()
-        pairs = {name: (before, found.get(name)) for name, before in known.items()}
-        changed = {name: differing(before, now) for name, (before, now) in pairs.items() if before and now}
-        return {f"{name}.{'via' if name.startswith('link') else 'path'}": one for name, one in changed.items() if one}
+        """Return the differences of the data from those that the run recorded, by setting ("tables.NAME.path")."""
+        recorded, layouts_now = self.manifest.get("data") or {}, self.layouts()
+        changed = {}
+        for name, before in recorded.items():
+            now = layouts_now.get(name)
+            differences = differing(before, now) if before and now else []
+            if differences:
+                changed[f"{name}.{'via' if name.startswith('link') else 'path'}"] = differences
+        return changed
 
     def open_data(self) -> Mapping[str, Table]:
         """Return all tables that the job reads."""
-        found = {f"tables.{name}.path": open_table(one, self.job.declared[name])
-                 for name, one in self.job.tables.items()}  # fmt: skip
-        return found | {f"link {one.called}.via": open_table(one.via) for one in self.job.link if one.via}
+        tables = {f"tables.{name}.path": open_table(section, self.job.declared[name])
+                  for name, section in self.job.tables.items()}  # fmt: skip
+        return tables | {f"link {link.called}.via": open_table(link.via) for link in self.job.link if link.via}
 
     def layouts(self) -> dict[str, Layout | None]:
         """Return size, time and number of files, or the version, of every table and table of pairs."""
@@ -280,12 +296,12 @@ class LinkedTables(Content):
         return {}
 
     def _listed(self, kind: str) -> list[Any]:
-        """Return the parts of a kind, in the order of the job."""
+        """Return the parts of a kind, in the order of the job; some kinds are created once."""
         if kind not in self._cached:
-            found: list[Any] = load_kind(PARTS[kind])(self)
+            parts: list[Any] = load_kind(PARTS[kind])(self)
             if kind not in CACHED:
-                return found
-            self._cached[kind] = found
+                return parts
+            self._cached[kind] = parts
         return self._cached[kind]
 
     @property

@@ -130,6 +130,7 @@ def stage_output(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _is_valid(content: dict[str, Any]) -> bool:
+    """Return whether the entries of a manifest that every run has exist and have their types."""
     if not (
         content.keys() >= NULLABLE_FIELDS
         and all(isinstance(content.get(name), kind) for name, kind in FIELD_TYPES.items())
@@ -175,6 +176,7 @@ class ManifestCache:
         self._content, self._signature_read, self._pickled = json.loads(text), self._signature(), None
 
     def _signature(self) -> tuple[int, int, int] | None:
+        """Return inode, size and time of the file, which change when it is written; None if it must be read again."""
         path = self.folder / MANIFEST
         if not is_local(path):
             return None
@@ -205,6 +207,7 @@ def disk_errors(place: Path) -> Iterator[None]:
 
 
 def _disk_error(error: OSError, place: Path) -> DpscaleError | None:
+    """Return the error to report for a failed or denied access to a run directory; None for any other error."""
     if error.errno in FAILURE_ERRNOS:
         return TransientError("run directory", f"cannot write in {place} ({os.strerror(error.errno)})", "",
                               "fix it and run again to resume")  # fmt: skip
@@ -221,8 +224,10 @@ def digest_files(root: Path, bytes_of: Mapping[Path, int], each: ParallelMap = s
     `each` is the parallel map that reads the contents; that of an engine reads them in tasks.
     """
     files = sorted(bytes_of, key=slashed)
-    share = _shares([(path, bytes_of[path]) for path in files])
-    contents = (one for hashes in (each if len(share) > 1 else serial_map)(_content_hashes, share) for one in hashes)
+    groups = _shares([(path, bytes_of[path]) for path in files])
+    parallel = each if len(groups) > 1 else serial_map
+    contents = [content_hash for hashes in parallel(_content_hashes, groups) for content_hash in hashes]
+
     digest = hashlib.sha256()
     for path, content in zip(files, contents, strict=True):
         digest.update(f"{slashed(path.relative_to(root))}\0{content}\n".encode())
@@ -236,24 +241,25 @@ def _shares(files: Sequence[SizedFile]) -> list[list[SizedFile]]:
     """Divide files, in order, into lists of about SHARE bytes."""
     shares: list[list[SizedFile]] = [[]]
     size = 0
-    for path, own in files:
+    for path, bytes_of_file in files:
         if size >= SHARE:
             shares.append([])
             size = 0
-        shares[-1].append((path, own))
-        size += own
+        shares[-1].append((path, bytes_of_file))
+        size += bytes_of_file
     return shares
 
 
 def _content_hashes(files: Sequence[SizedFile]) -> list[str]:
-    found = []
+    """Return the SHA-256 of the content of each file, given with its number of bytes."""
+    hashes = []
     for path, size in files:
-        if size < SHARE and not is_local(path):
-            found.append(hashlib.sha256(read_bytes(path)).hexdigest())
+        if size < SHARE and not is_local(path):  # one request to the store
+            hashes.append(hashlib.sha256(read_bytes(path)).hexdigest())
             continue
         with path.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
+            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return hashes
 
 
 def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: ParallelMap = serial_map) -> None:
@@ -262,9 +268,10 @@ def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: Paralle
     A stage without an entry is not finished. One without an output of its own is not checked: the parts of the run
     check theirs.
     """
-    if not entry or not stage_output(stage, entry)[0]:
+    output_name, _ = stage_output(stage, entry) if entry else ("", None)
+    if not output_name:
         return
-    output = root / stage_output(stage, entry)[0]
+    output = root / output_name
     if entry.get("sha256") is None:
         raise JobError("run directory", f"manifest.json in {root} lacks the hash of stage {stage}",
                        "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
@@ -301,8 +308,11 @@ def frame_tag(release: str, content: str, create: bool = False) -> dict[str, str
     create : bool
         Whether to create a key if there is none.
     """
-    found = keyed_tags([f"frame\0{release}\0{content}"], create)
-    return None if found is None else {"key": found[0], "tag": found[1][0]}
+    tagged = keyed_tags([f"frame\0{release}\0{content}"], create)
+    if tagged is None:
+        return None
+    key, [tag] = tagged
+    return {"key": key, "tag": tag}
 
 
 def keyed_tags(contents: Sequence[str], create: bool = False) -> tuple[str, list[str]] | None:
@@ -351,8 +361,9 @@ def _make_key(path: Path) -> None:
 
 def _folder() -> Path | None:
     """Return the state folder of dpscale; None if the user has no home directory."""
-    if named := os.environ.get(STATE_VARIABLE):
-        return Path(named)
+    stated = os.environ.get(STATE_VARIABLE)
+    if stated:
+        return Path(stated)
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError:

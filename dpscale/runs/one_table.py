@@ -28,6 +28,7 @@ class OneTable(Content):
     """Content of the run of a job of one table."""
 
     def __init__(self, run: Run, inputs: tuple[Any, ...] = ()) -> None:
+        """Open the only table of a run. `inputs`, if it was created just now, are job, declared and known domain."""
         self.job, declared, known = inputs or (
             read_stored(run.path, run.manifest), Domain.read(run.path / "domain.toml"), None)  # fmt: skip
         digest = job_digest(self.job, declared, run.manifest.get("job_version", 1))

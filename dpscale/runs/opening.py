@@ -36,13 +36,14 @@ def open_run(path: str | Path) -> Run:
     with disk_errors(where), store_errors(where):
         if not present(where / MANIFEST):
             raise _no_run(where)
-        check_version(where, manifest := read_manifest(where))
+        manifest = read_manifest(where)
+        check_version(where, manifest)
         kind = read_stored(where, manifest).kind
     return Run(where, content_of(kind))
 
 
 def _no_run(where: Path) -> JobError:
-    """Return the error for a path that is no run directory, and that of a part of a run."""
+    """Return the error for a path that is no run directory: another one if it is part of a run."""
     whole = next((folder for folder in where.parents if present(folder / MANIFEST)), None)
     if whole is not None:
         return JobError("run directory", f"{where} is part of the run in {whole}, whose parts are charged together",

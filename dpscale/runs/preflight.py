@@ -54,7 +54,7 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
 
 def check_columns(job: TableJob, domain: Domain, workload: Workload) -> None:
     """Check by the first file's header that the columns of the workload and of the unit have accepted types."""
-    names = [name for name in domain.axis_names if any(name in own for own in workload.sets)]
+    names = [name for name in domain.axis_names if any(name in requested for requested in workload.sets)]
     table = with_key_ids(
         job.data.origin.table(job.data.path, domain), job.data.unit_columns, rule=job.data.unit_type or ""
     )
@@ -193,11 +193,12 @@ def check_formats(domain: Domain, rows: int) -> None:
         return
     from dpscale.synthesis.text_values import distinct_texts  # imports arrow, which a plan does not need
 
-    for one in domain.formats:
-        if one.unique and (texts := distinct_texts(one)) < rows:
-            raise JobError("synthesize.rows", f"{rows:,}, with the unique format {one.name!r} of {texts:,} texts",
+    for form in domain.formats:
+        texts = distinct_texts(form) if form.unique else math.inf
+        if texts < rows:
+            raise JobError("synthesize.rows", f"{rows:,}, with the unique format {form.name!r} of {texts:,} texts",
                            "at most as many rows as texts",
-                           f"lengthen the pattern of formats.{one.name}, or set unique = false")  # fmt: skip
+                           f"lengthen the pattern of formats.{form.name}, or set unique = false")  # fmt: skip
 
 
 def counting_memory(measurement_plan: MeasurementPlan, job: TableJob) -> int:

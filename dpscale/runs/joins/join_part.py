@@ -80,52 +80,65 @@ class JoinedTable(TablePart):
         return [*map(_opened, sections), *(_hop(hop) for one in sections for hop in one.through or ())]
 
     def restrict(self, table: Table, engine: Engine) -> Table:
-        """Return the join, whose base is the table; of equal pairs one is in it."""
+        """Return the join of a table (the base) with the tables that its rows refer to; equal pairs count once."""
         settings, memory = self.job.join, self.job.engine.bytes // SHARE
-        if settings.owned is not None and (unit := self.job.data.unit_column) is not None:
+        unit = self.job.data.unit_column
+        if settings.owned is not None and unit is not None:
             owned = key_columns(settings.owned)
             read_unit_lookup(engine, [(with_key_ids(table, owned), column_name(owned), unit)])  # refuses two owners
         tables = self.lookup_tables
         base = NO_DOMAIN if not settings.attributes else Domain.read(self.job.data.domain)
-        lookups = tuple(self._lookup(number, tables, memory, table) for number, one in enumerate(settings.lookups)
-                        if one.source == -1)  # fmt: skip
-        found = joined_table(table, Join(base, settings.attributes, lookups, tuple(settings.pair or ())))
+        lookups = []
+        for number, section in enumerate(settings.lookups):
+            if section.source == -1:  # the base refers to it; the other lookups are inside of those
+                lookups.append(self._lookup(number, tables, memory, table))
+        joined = joined_table(table, Join(base, settings.attributes, tuple(lookups), tuple(settings.pair or ())))
         if settings.pair is None or self.replaces:
-            return found
-        return self._distinct(found, engine)
+            return joined
+        return self._distinct(joined, engine)
 
     def _lookup(self, number: int, tables: list[Table], memory: int, source: Table) -> Lookup:
-        """Return the lookup of a section, with those of its own rows; `source` is the table that refers to it."""
-        one, table = self.job.join.lookups[number], tables[number]
-        at, key = tuple(one.at), tuple(one.key)
+        """Return the lookup of section `number`, with the lookups that start from its rows.
+
+        `source` is the table that refers to the section's table by a key; a section with a bound counts children
+        instead of reading one row.
+        """
+        section, table = self.job.join.lookups[number], tables[number]
+        at, key = tuple(section.at), tuple(section.key)
         refers = [(table, key)]
-        for hop in one.through or ():  # each refers to the next, the last one to the source
-            check_families(one.link, [refers[-1], (_hop(hop), hop.columns[0])])
+        for hop in section.through or ():  # each refers to the next, the last one to the source
+            check_families(section.link, [refers[-1], (_hop(hop), hop.columns[0])])
             refers.append((_hop(hop), hop.columns[1]))
-        check_families(one.link, [(source, at), refers[-1]])
-        below = (self._lookup(place, tables, memory, table) for place, other in enumerate(self.job.join.lookups)
-                 if other.source == number)  # fmt: skip
-        onward = tuple(other for other in below if isinstance(other, RowLookup))
-        names = len(one.attributes) + sum(len(other.names) for other in onward)
+        check_families(section.link, [(source, at), refers[-1]])
+
+        from_here = [place for place, other in enumerate(self.job.join.lookups) if other.source == number]
+        lookups = [self._lookup(place, tables, memory, table) for place in from_here]
+        onward = tuple(lookup for lookup in lookups if isinstance(lookup, RowLookup))
+
+        # a table that does not fit into memory is divided into parts by its key
+        names = len(section.attributes) + sum(len(lookup.names) for lookup in onward)
         rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
         common: dict[str, Any] = {"parts": parts_of(rows, names, memory), "token": new_token(), "memory": 2 * memory}
-        if one.bound is not None:
-            nulls, child_nulls = one.policies
-            hops = tuple((_hop(hop), *hop.columns) for hop in one.through or ())
-            return CountLookup(one.link, at, key, table, tuple(one.attributes.items()), one.bound, (nulls, child_nulls),
-                               onward, hops, **common)  # fmt: skip
-        nulls, dangling, key_nulls, duplicates = one.policies
+
+        if section.bound is not None:
+            nulls, child_nulls = section.policies
+            hops = tuple((_hop(hop), *hop.columns) for hop in section.through or ())
+            return CountLookup(section.link, at, key, table, tuple(section.attributes.items()), section.bound,
+                               (nulls, child_nulls), onward, hops, **common)  # fmt: skip
+        nulls, dangling, key_nulls, duplicates = section.policies
         policies = nulls, dangling, key_nulls, duplicates
-        return RowLookup(one.link, at, key, table, one.attributes, policies, onward, **common)
+        return RowLookup(section.link, at, key, table, section.attributes, policies, onward, **common)
 
     def _distinct(self, table: Table, engine: Engine) -> Table:
-        """Return the table without repeated pairs."""
+        """Return the table without repeated pairs: a pair is a unit, of which all rows but the first are dropped."""
         groups, rows = partition_groups(table.partitions, engine.workers), survey_units(engine, table.partitions, PAIR)
-        found = rows_beyond(engine, self.domain, groups, PAIR, 1, rows, self.job.engine.bytes,
-                            self.domain.axis_names[:1], drop=True)  # fmt: skip
-        parts = [replace(one, without=found[one]) if one in found and isinstance(one, JoinedPartition) else one
-                 for one in table.partitions]  # fmt: skip
-        return replace(table, partitions=tuple(parts))
+        repeated = rows_beyond(engine, self.domain, groups, PAIR, 1, rows, self.job.engine.bytes,
+                               self.domain.axis_names[:1], drop=True)  # fmt: skip
+        partitions = list(table.partitions)
+        for number, partition in enumerate(partitions):
+            if partition in repeated and isinstance(partition, JoinedPartition):
+                partitions[number] = replace(partition, without=repeated[partition])
+        return replace(table, partitions=tuple(partitions))
 
     @property
     def protects(self) -> Any:

@@ -27,7 +27,7 @@ def values(run: LinkedTables) -> dict[str, Callable[[], Any]]:
     return {"joins": lambda: [_context(run, name, one) for name, one in run.joins.items() if name != CUT_JOIN]}
 
 
-def _context(run: LinkedTables, name: str, own: Any) -> dict[str, Any]:
+def _context(run: LinkedTables, name: str, part: Any) -> dict[str, Any]:
     """Return the row of a join in the table of joins.
 
     Returns
@@ -37,30 +37,31 @@ def _context(run: LinkedTables, name: str, own: Any) -> dict[str, Any]:
         number of rows and its standard error; cut: share beyond the bound, or None; parents: for counted children the
         number of parents with more than the bound, and its standard error.
     """
-    join, estimates = run.job.joined[name], estimates_of(own)
+    join, estimates = run.job.joined[name], estimates_of(part)
     rows, error = number_of_rows(estimates)
-    tables = dict.fromkeys(split_name(one)[0] for one in own.domain.axis_names)
+    tables = dict.fromkeys(split_name(name)[0] for name in part.domain.axis_names)
+    beyond_bound = [name for name in part.domain.names if split_name(name)[1] == CUT and join.counted]
     return {
         "name": name,
         "base": join.base,
         "tables": ", ".join(tables),
         "share": run.job.shares[f"joins.{name}"] * (1 - cut_share(run.job, run.neighbours, name)),
-        "bound": own.job.data.max_rows_per_unit or 1,
+        "bound": part.job.data.max_rows_per_unit or 1,
         "rows": rows,
         "error": error,
-        "sets": len(own.workload.sets),
+        "sets": len(part.workload.sets),
         "cut": _cut(run, name, (rows, error)),
-        "parents": [(one, *estimates.answer([one], np.array([0.0, 1.0]))) for one in own.domain.names
-                    if split_name(one)[1] == CUT and join.counted],
-    }  # fmt: skip
+        # cell 1 of such an attribute counts the parents with more children than the bound
+        "parents": [(name, *estimates.answer([name], np.array([0.0, 1.0]))) for name in beyond_bound],
+    }
 
 
 def _cut(run: LinkedTables, name: str, rows: tuple[float, float]) -> Estimate | None:
     """Return the share of the rows that is cut and its interval; None if it was not measured or has no interval."""
-    found = excess_of(estimates_of(run.joins[CUT_JOIN]), name) if CUT_JOIN in run.joins else None
-    if found is None or np.isnan(rows[0]):
+    excess = excess_of(estimates_of(run.joins[CUT_JOIN]), name) if CUT_JOIN in run.joins else None
+    if excess is None or np.isnan(rows[0]):
         return None
     try:
-        return share_beyond(found, rows, LEVEL)
+        return share_beyond(excess, rows, LEVEL)
     except TooFewRecords:
         return None

@@ -45,7 +45,11 @@ def perform(run: Run, engine: Engine) -> None:
 
 
 def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> None:
-    """Measure and store the division."""
+    """Charge and make the first measurement (sizes of tables and links), and record the shares that follow from it.
+
+    Everything that can refuse the data is checked before the first draw. Bounds of links that the job leaves open are
+    chosen from a measurement of degrees, after which the links are read again with these bounds.
+    """
     whole, run = first.run, first.run.run
     charge(run, ALLOCATION, reserve=False)
     check_plans(whole, engine)
@@ -86,6 +90,6 @@ def check_plans(run: LinkedTables, engine: Engine) -> None:
 
     They are planned for the expected shares; cells that are not public are those that the domain files assume.
     """
-    job = expected_job(run.job)[0]
-    for own in (*table_jobs(job).values(), *join_jobs(job, neighbour_relation(job)).values()):
-        make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
+    job, _ = expected_job(run.job)
+    for part in (*table_jobs(job).values(), *join_jobs(job, neighbour_relation(job)).values()):
+        make_plan(part, part.planning_problem(part.build_workload(part.read_domain())), engine)

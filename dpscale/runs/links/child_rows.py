@@ -68,12 +68,17 @@ class ChildPolicy:
 
     @classmethod
     def of(cls, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ChildPolicy:
-        section, (first, own), name = job.tables[link.child], job.ends(link), link.child
-        parent, named = (first, link.read_nulls), bool(job.counted(link, link.child))
+        """Return the policy of a link's child table: the keys that are read, and which rows of a unit count.
+
+        The keys are that of the parent, that of the unit, and the child's own key if an earlier link counts by it.
+        """
+        section, (parent_key, own_key), name = job.tables[link.child], job.ends(link), link.child
+        parent, named = (parent_key, link.read_nulls), bool(job.counted(link, link.child))
         duplicates = job.duplicates(name)
-        if own and name in (neighbours.root, *neighbours.sides):  # equal keys are one unit, whose rows count once
-            return cls((parent, (own, section.nulls)), "key", named, duplicates)
-        last = ((own, section.nulls),) if named else ()
+        if own_key and name in (neighbours.root, *neighbours.sides):  # equal keys are one unit, whose rows count once
+            return cls((parent, (own_key, section.nulls)), "key", named, duplicates)
+
+        last = ((own_key, section.nulls),) if named else ()
         if name in neighbours.above and link.parent not in neighbours.rows:  # a public parent
             unit = (job.ends(neighbours.above[name])[0], "drop")
             return cls((parent, unit, *last), "root", named, duplicates, neighbours.rows[name])
@@ -87,6 +92,7 @@ class ChildPolicy:
         words : sequence of ndarray
             The keys of all rows of some units.
         codes : ndarray
+            The cells of these rows, shape (rows, attributes).
         roots : UnitMap, optional
             Map from the second key to the keys of the root.
         """
@@ -96,12 +102,13 @@ class ChildPolicy:
             chosen = one_a_key(keys, row_words(codes, parents), self.duplicates)
             named = [keys[chosen]] if self.named else []
             return ChildRows.all(parents[chosen], codes[chosen], named, keys[chosen])
+
         named = others[-1:] if self.named else []
-        found = ChildRows.all(parents, codes, named, named[0] if named else NO_KEYS)
+        rows = ChildRows.all(parents, codes, named, named[0] if named else NO_KEYS)
         if self.unit == "root":
             assert roots is not None
             units, missing = roots(others[0])
             stays = ~missing
             stays[stays] = at_most(units[stays], row_words(codes, parents, *named)[stays], self.bound)
-            found.stays[:] = stays
-        return found
+            rows.stays[:] = stays
+        return rows

@@ -173,19 +173,20 @@ class FirstMeasurement:
     @property
     def bounds(self) -> dict[str, dict[str, Facts]]:
         """Bounds of the effect of a unit on each draw, by folder and name, once the job has all bounds of links."""
-        found = {f"links.{link.called}": self._link_bounds(self.piece(link)) for link in self.job.link}
+        bounds = {f"links.{link.called}": self._link_bounds(self.piece(link)) for link in self.job.link}
         for name in self.roots:
             rows, features = self.divisible.unit_rows(name), Features(self.divisible.sizes(name), (), None)
-            found[f"tables.{name}"] = {"rows": bound_of((1, rows), values=1)}
+            bounds[f"tables.{name}"] = {"rows": bound_of((1, rows), values=1)}
             if features.sizes:
                 ones = bound_of((features.squared, rows), values=len(features.attributes))
-                found[f"tables.{name}"]["ones"] = ones
+                bounds[f"tables.{name}"]["ones"] = ones
         for link in self.bounded_links:
             rows = self.neighbours.rows[link.parent]
-            found[f"degrees.{link.called}"] = {"degrees": bound_of((1, rows), values=len(bucket_starts()))}
-        return found
+            bounds[f"degrees.{link.called}"] = {"degrees": bound_of((1, rows), values=len(bucket_starts()))}
+        return bounds
 
     def _link_bounds(self, piece: FirstBudget) -> dict[str, Facts]:
+        """Return the bounds of the draws of a link, and of its sums of features if both sides have attributes."""
         found = link_bounds(piece)
         if all(piece.sizes(end) for end in (piece.link.parent, piece.link.child)):
             relation = self.neighbours.protects.relation
@@ -193,24 +194,32 @@ class FirstMeasurement:
         return found
 
     def piece(self, link: LinkSection) -> FirstBudget:
-        """Return the budget of a link."""
+        """Return the budget of a link: equal shares of what all numbers of links cost, and of what the sums cost.
+
+        The sums have the budget that the other kinds of draws leave; a kind of which nothing is measured needs none.
+        """
         links = self.amount * LINKS / len(self.counted_links) if link.called in self.counted_links else Fraction(0)
-        used = [
+        kinds = [
             (ROWS, self.roots),
             (ONES, self.roots),
             (LINKS, self.counted_links),
             (self.degrees_part, self.bounded_links),
         ]
-        sums = self.amount * (1 - sum(part for part, measured in used if measured)) / len(self.job.link)
+        used = sum(part for part, measured in kinds if measured)
+        sums = self.amount * (1 - used) / len(self.job.link)
         return FirstBudget(self.job, self.neighbours, link, Split(links, Fraction(0), Fraction(0), sums))
 
     @cached_property
     def bounded_links(self) -> list[LinkSection]:
-        """Links whose bound cuts the links of a private parent, the top first; a row is no parent and child at once."""
-        rows = self.neighbours.rows
-        private = [one for one in self.job.link if one.parent in self.divisible.private]
-        found = [one for one in private if one.parent in rows and one.parent != one.child]
-        return [] if self.neighbours.replaces else sorted(found, key=lambda one: self.divisible.depth(one.parent))
+        """Links whose bound cuts the links of a private parent, the top first.
+
+        There are none if neighbours replace rows; links of a table with itself are left out.
+        """
+        if self.neighbours.replaces:
+            return []
+        private = [link for link in self.job.link if link.parent in self.divisible.private]
+        bounded = [link for link in private if link.parent in self.neighbours.rows and link.parent != link.child]
+        return sorted(bounded, key=lambda link: self.divisible.depth(link.parent))
 
     def _place(self, link: LinkSection) -> tuple[int, bool]:
         """Return the place of a link among those from which rows are counted: after those of its ends."""
@@ -235,7 +244,7 @@ class FirstMeasurement:
     def with_private_bounds(self, engine: Engine, check: Callable[[], None]) -> FirstMeasurement:
         """Return the measurement for the job with the bounds that it leaves open; `check` is called before a draw."""
         first = self
-        for link in (one for one in self.bounded_links if one.max_degree == OPEN):
+        for link in [link for link in self.bounded_links if link.max_degree == OPEN]:
             with closing(read_link(engine, first.job, link, first.neighbours)) as exact:
                 check()
                 noisy, draw = first.degrees(link, exact), first.degrees_draw(link)
@@ -278,7 +287,11 @@ class FirstMeasurement:
         return even_side(self.divisible.sizes(link.parent)), even_side(self.divisible.sizes(link.child))
 
     def _table(self, name: str, exact: LinksByName) -> tuple[float, NoisySums]:
-        """Return the likely number of rows of a table, and the means of its features."""
+        """Return the likely number of rows of a table, and the noisy means of its features.
+
+        A likely number combines the noisy one with the usual number of rows. Features are the cells of its attributes
+        in centred form; their sums are measured in steps of STEP.
+        """
         (links, side), sizes = end_of(self.job, name, exact), self.divisible.sizes(name)
         draws = self.draws(f"tables.{name}", f"table {name}")
         draw = self.rows_draw(name)
@@ -292,57 +305,74 @@ class FirstMeasurement:
         return count, NoisySums(sums / count, ones.lattice_variance * STEP**2 / count**2)
 
     def _public_mean(self, name: str, codes: Integers32) -> NoisySums:
+        """Return the means of the features of a public table, exact; `codes` are its cells, (rows, attributes)."""
         domain = self.run.job.declared[name]
-        kept = [domain.names.index(one) for one in self.job.domains[name].names]
-        values = Features(self.divisible.sizes(name), (), None).whole(codes[:, kept])
+        columns = [domain.names.index(attribute) for attribute in self.job.domains[name].names]
+        values = Features(self.divisible.sizes(name), (), None).whole(codes[:, columns])
         return NoisySums(values.mean(axis=0) * STEP, 0.0)
 
     def _linked(self, links: list[_FirstLink], rows: dict[str, float], means: dict[str, NoisySums]) -> KnownSizes:
-        """Complete the rows of children from their links, each after its parent, and return the strengths."""
+        """Return the sizes of all tables and links, and the strength of each link (how its ends depend on each other).
+
+        `rows` and `means` (of features) are known by table, and completed in place: each link is measured after its
+        parent, and a child that has one link for each row has as many rows as links.
+        """
         counts, strengths = dict[str, float](), dict[str, LinkStrength]()
         sums = dict[str, tuple[NoisySums, NoisySums, NoisySums]]()
-        waiting = sorted(links, key=lambda one: self._place(one.link))
-        for one in waiting:
-            link, noisy = one.link, one.count()
+        ordered = sorted(links, key=lambda first: self._place(first.link))
+        for first in ordered:
+            link, noisy = first.link, first.count()
             usual = self.divisible.usual_links(link, rows | {link.child: self._usual_children(link, rows)})
             if noisy is not None:
-                noise = one.piece.links_draw().lattice_variance ** 0.5
+                noise = first.piece.links_draw().lattice_variance ** 0.5
                 counts[link.called] = likely_rows(noisy, noise, usual, LINK_SPREAD)
             else:
                 counts[link.called] = usual if link.via else rows.get(link.child, usual)
-            sums[link.called] = self._sums(one, counts[link.called])
+
+            sums[link.called] = self._sums(first, counts[link.called])
             if self.divisible.above(link.child) == link:
-                rows[link.child] = counts[link.called]
-                values, total = sums[link.called][1], counts[link.called]
-                means[link.child] = NoisySums(values.values / total, values.variance / total**2)
-        for one in waiting:
-            strengths[one.link.called] = self._strength(one, counts[one.link.called], sums[one.link.called], means)
+                total = counts[link.called]
+                _, of_child, _ = sums[link.called]
+                rows[link.child] = total
+                means[link.child] = NoisySums(of_child.values / total, of_child.variance / total**2)
+
+        for first in ordered:
+            called = first.link.called
+            strengths[called] = self._strength(first, counts[called], sums[called], means)
         return KnownSizes(rows, counts, strengths)
 
     def _usual_children(self, link: LinkSection, rows: Mapping[str, float]) -> float:
         return rows.get(link.child) or rows.get(link.parent, 0.0) * math.sqrt(link.bound) or LEAST_LINKS
 
-    def _sums(self, one: _FirstLink, links: float) -> tuple[NoisySums, NoisySums, NoisySums]:
-        """Return the three sums of a link; empty ones of sides without attributes."""
-        if not all(side.sizes for side in one.sides):
+    def _sums(self, first: _FirstLink, links: float) -> tuple[NoisySums, NoisySums, NoisySums]:
+        """Return the three noisy sums over the links: of the parent's features, of the child's, and of their products.
+
+        They are empty if a side has no attributes.
+        """
+        if not all(side.sizes for side in first.sides):
             empty = NoisySums(np.zeros(0), 0.0)
             return empty, empty, empty
-        shares = one.shares(max(links, LEAST_LINKS))
-        found = one.sums(shares)
+        shares = first.shares(max(links, LEAST_LINKS))
+        sums = first.sums(shares)
         variances = [1 / precision if precision > 0 else math.inf for precision in shares.precisions]
         u, v, both = (NoisySums(np.asarray(values), variance)
-                      for values, variance in zip(found, variances, strict=True))  # fmt: skip
+                      for values, variance in zip(sums, variances, strict=True))  # fmt: skip
         return u, v, both
 
-    def _strength(self, one: _FirstLink, links: float, sums: tuple[NoisySums, NoisySums, NoisySums],
+    def _strength(self, first: _FirstLink, links: float, sums: tuple[NoisySums, NoisySums, NoisySums],
                   means: Mapping[str, NoisySums]) -> LinkStrength:  # fmt: skip
-        if not len(sums[0].values):
+        """Return how much the sums of a link differ from those of random links, beyond their noise.
+
+        A child with exactly one link for each row has the means of its table, so it shows no difference alone.
+        """
+        of_parent, of_child, _ = sums
+        if not len(of_parent.values):
             return LinkStrength.prior()
-        u, v = (Expected.random(side, Features.of_side(side, None), max(links, LEAST_LINKS)) for side in one.sides)
-        ones = one_way_blocks(u, sums[0], means[one.link.parent])
-        if one.link.via is not None:
-            ones += one_way_blocks(v, sums[1], means[one.link.child])
-        return LinkStrength.of(ones, pair_blocks(u, v, sums))
+        u, v = (Expected.random(side, Features.of_side(side, None), max(links, LEAST_LINKS)) for side in first.sides)
+        one_way = one_way_blocks(u, of_parent, means[first.link.parent])
+        if first.link.via is not None:
+            one_way += one_way_blocks(v, of_child, means[first.link.child])
+        return LinkStrength.of(one_way, pair_blocks(u, v, sums))
 
     def draws(self, folder: str, name: str) -> LinkDraws:
         """Return the draws of a table, of a link or of degrees, which are a part each on the ledger."""

@@ -38,10 +38,10 @@ def write_changes(run: LinkedTables, name: str, files: Sequence[str], links: Map
     files : sequence of str
         Of the table, in the database.
     links : mapping of str to ndarray
-        By TABLE.ATTRIBUTE, rows whose cells changed, and these.
+        By TABLE.ATTRIBUTE, the rows whose cells changed and their new cells, shape (changed, 2).
     """
     domain = run.tables[name].domain
-    changed = {one: links[f"{name}.{one}"] for one in domain.names if f"{name}.{one}" in links}
+    changed = {own_name: links[f"{name}.{own_name}"] for own_name in domain.names if f"{name}.{own_name}" in links}
     if not changed:
         return False
     paths, parts, begins = _parts(run, files)
@@ -99,13 +99,22 @@ def _write(path: Path, table: pa.Table) -> None:
 
 def _with_cells(part: pa.Table, begin: int, domain: Domain, attribute: str, cells: Integers, stream: PublicStream
                 ) -> pa.Table:  # fmt: skip
-    """Return rows, of which the first has the number `begin`, with new cells, pairs of row and cell."""
-    mine, column = cells[(cells[:, 0] >= begin) & (cells[:, 0] < begin + part.num_rows)], domain[attribute].column
-    kept, at = part.column(column), np.arange(part.num_rows)
-    values = decoded(domain[attribute], mine[:, 1].astype(np.int32), stream, kept.type)
-    at[mine[:, 0] - begin] = part.num_rows + np.arange(len(mine))
-    both = pa.chunked_array([*kept.chunks, values.cast(kept.type)])
-    return part.set_column(part.column_names.index(column), column, both.take(pa.array(at)))
+    """Return the rows of a file with new cells of an attribute; values are drawn inside these cells.
+
+    Parameters
+    ----------
+    part : pyarrow.Table
+        Rows, of which the first has the number `begin` in the table.
+    cells : ndarray of int, shape (changed, 2)
+        Numbers of rows in the table, also of other files, and their new cells.
+    """
+    in_part, column = cells[(cells[:, 0] >= begin) & (cells[:, 0] < begin + part.num_rows)], domain[attribute].column
+    column_before, source = part.column(column), np.arange(part.num_rows)
+    values = decoded(domain[attribute], in_part[:, 1].astype(np.int32), stream, column_before.type)
+    # rows take their value from the old column, changed rows from the new values after it
+    source[in_part[:, 0] - begin] = part.num_rows + np.arange(len(in_part))
+    candidates = pa.chunked_array([*column_before.chunks, values.cast(column_before.type)])
+    return part.set_column(part.column_names.index(column), column, candidates.take(pa.array(source)))
 
 
 def link_in_order(job: Job, name: str) -> LinkSection | None:
@@ -127,6 +136,8 @@ def in_order(
 ) -> pa.Table:
     """Return the rows of a child's table in the order of its links, those without a parent last.
 
+    Rows of a parent exchange their values of the attribute so that these ascend; the other attributes stay.
+
     Parameters
     ----------
     table : pyarrow.Table
@@ -145,17 +156,23 @@ def in_order(
     column = domain[attribute].column
     if domain[attribute].kind not in ("bins", "date") or domain.is_shared(column):  # values may not change alone
         return table
-    found = np.arange(len(order))
+    source = np.arange(len(order))
     values = table.column(column).slice(0, len(pairs))
-    if is_text(values.type) and (read := days(values.combine_chunks(), form=domain[attribute].format)) is not None:
-        values = pa.chunked_array([pa.array(read.values, mask=read.missing)])
-    found[: len(pairs)] = _ascending(values, pairs[:, 0])
-    exchanged = _exchanged(table, column, found)
-    if broken is None or not (wrong := broken(exchanged, order)[: len(pairs)]).any():
+    if is_text(values.type):
+        parsed = days(values.combine_chunks(), form=domain[attribute].format)
+        if parsed is not None:
+            values = pa.chunked_array([pa.array(parsed.values, mask=parsed.missing)])
+    source[: len(pairs)] = _ascending(values, pairs[:, 0])
+    exchanged = _exchanged(table, column, source)
+    if broken is None:
         return exchanged
-    kept = np.flatnonzero(np.isin(pairs[:, 0], pairs[wrong, 0]))
-    found[kept] = kept
-    return _exchanged(table, column, found)
+    wrong = broken(exchanged, order)[: len(pairs)]
+    if not wrong.any():
+        return exchanged
+
+    unchanged = np.flatnonzero(np.isin(pairs[:, 0], pairs[wrong, 0]))
+    source[unchanged] = unchanged
+    return _exchanged(table, column, source)
 
 
 def _order(rows: int, pairs: Integers) -> Integers:

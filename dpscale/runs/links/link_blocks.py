@@ -107,10 +107,16 @@ def sample_blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TablePro
 
 def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
             measured: MeasuredLinks) -> LinkBlocks:  # fmt: skip
+    """Return the model and the division of a link whose links are drawn in blocks of children.
+
+    A block has a range of children, and of the links the same fraction as of the children. Its parents are a random
+    part of all parents, so that blocks can be drawn independently within the parents' bound.
+    """
     u, v = profiles[0].side, profiles[1].side
     drawing = Drawing(run, link, (u, v), measured)
     assert measured.shares is not None
-    sums, links, bound, groups = Sums(*measured.sums), drawing.links, drawing.bounds[0], None
+    sums, links, bound, groups = Sums(*measured.sums), drawing.links, drawing.bounds[0], None  # bound of parents
+
     if link.nulls != "keep":
         links = min(float(v.rows), links) if bound is not None else float(v.rows)
     if are_many(u, v):
@@ -119,18 +125,24 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
         expected, groups = found.links, Groups(found.u.of, found.v.of, found.u_ends)
     else:
         expected = expected_links(u, v, measured.shares, sums, links, True)
-    noisy, law = measured.by_degree.get(SIDES[0]), None
+
+    noisy, law = measured.by_degree.get(SIDES[0]), None  # noisy degrees of parents, and their distribution
     if bound is not None:
         law = (poisson_degrees(links, u.rows, bound) if noisy is None
                else distribution(noisy, u.rows, measured.sigma, links))  # fmt: skip
+
     blocks = -(-v.rows // BLOCK_ROWS)
     model = ChildModel((u, v), expected, groups, bound, law, noisy is not None, sibling_target(measured),
                        MOST // blocks)  # fmt: skip
-    ends = [block * u.rows // blocks for block in range(blocks + 1)]
-    cuts, numbers = ([int(whole * end // u.rows) for end in ends] for whole in (v.rows, int(links)))
-    each = tuple(min(last - first, end - begun) for (first, last), (begun, end) in
-                 zip(pairwise(numbers), pairwise(cuts), strict=True))  # fmt: skip
-    return LinkBlocks(run.manifest["release"], link, run.path / FOLDER, profiles, model, tuple(cuts), each)
+
+    parent_ends = [block * u.rows // blocks for block in range(blocks + 1)]
+    child_ends, link_ends = ([int(total * end // u.rows) for end in parent_ends] for total in (v.rows, int(links)))
+    links_of_blocks = []
+    for (first, last), (begin, end) in zip(pairwise(link_ends), pairwise(child_ends), strict=True):
+        links_of_blocks.append(min(last - first, end - begin))  # a child has at most one link
+    return LinkBlocks(
+        run.manifest["release"], link, run.path / FOLDER, profiles, model, tuple(child_ends), tuple(links_of_blocks)
+    )
 
 
 def _divide_parents(blocks: LinkBlocks, rows: int) -> None:
@@ -140,29 +152,31 @@ def _divide_parents(blocks: LinkBlocks, rows: int) -> None:
     order = PublicStream(blocks.release, f"parents of blocks of links {blocks.link.called}").permutation(rows)
     kinds, count = blocks.profiles[0].of(0, rows), len(blocks.numbers)
     for block in range(count):
-        own = np.sort(order[block * rows // count : (block + 1) * rows // count])
-        write_array(blocks.parents_file(block), np.stack([own, kinds[own]]))
+        members = np.sort(order[block * rows // count : (block + 1) * rows // count])
+        write_array(blocks.parents_file(block), np.stack([members, kinds[members]]))
 
 
 def draw_block(blocks: LinkBlocks, block: int) -> None:
     """Draw the links of a block and store the parent of each child."""
     first, last = blocks.ends[block : block + 2]
-    kinds = blocks.profiles[1].of(first, last)
+    child_profiles = blocks.profiles[1].of(first, last)
     if blocks.model.bound is None:
-        above = blocks.profiles[0].of(0, blocks.profiles[0].rows)
-        rows = np.arange(len(above))
+        parent_profiles = blocks.profiles[0].of(0, blocks.profiles[0].rows)
+        rows = np.arange(len(parent_profiles))
     else:
-        rows, above = read_array(blocks.parents_file(block))
+        rows, parent_profiles = read_array(blocks.parents_file(block))
+
     stream, number = blocks.stream(block), blocks.numbers[block]
-    having = np.arange(len(kinds))
-    if number < len(kinds):
-        having = np.sort(stream.permutation(len(kinds))[:number])
-    parents = np.full(len(kinds), -1, np.int64)
-    if len(having) and len(rows):
-        pairs = blocks.model.draw(above, kinds[having], stream)
-        parents[having[pairs[:, 1]]] = rows[pairs[:, 0]]
-    small = blocks.profiles[0].rows < 1 << 31
-    write_array(blocks.links_file(block), parents.astype(np.int32) if small else parents)
+    linked = np.arange(len(child_profiles))
+    if number < len(child_profiles):
+        linked = np.sort(stream.permutation(len(child_profiles))[:number])
+    parents = np.full(len(child_profiles), -1, np.int64)
+    if len(linked) and len(rows):
+        pairs = blocks.model.draw(parent_profiles, child_profiles[linked], stream)
+        parents[linked[pairs[:, 1]]] = rows[pairs[:, 0]]
+
+    fits_int32 = blocks.profiles[0].rows < 1 << 31
+    write_array(blocks.links_file(block), parents.astype(np.int32) if fits_int32 else parents)
 
 
 def stored_parents(folder: Path, called: str, pairs: Integers, rows: int) -> ParentFiles:

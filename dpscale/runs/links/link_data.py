@@ -78,22 +78,37 @@ class ExactLinks:
         return sibling_sums(self.children[self.rows[:, 1]], self.rows[:, 0], tables)
 
     def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
-        """Return Σ φ, Σ ψ, Σ φψᵀ over all links in steps, computed by pairs of profiles."""
-        one, two = distinct(self.parents, u.sizes), distinct(self.children, v.sizes)
-        phi, psi = u.whole(one[0]), v.whole(two[0])
-        counts = _count_pairs(one[1][self.rows[:, 0]], two[1][self.rows[:, 1]], (len(phi), len(psi)))
-        both = phi.T @ (counts @ psi) if len(self.rows) else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
-        return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), both
+        """Return Σ φ, Σ ψ, Σ φψᵀ over all links, with the features φ of a link's parent and ψ of its child.
+
+        They are integers, in steps of the features. A profile is a distinct row of a table: features are computed once
+        for each profile, and links are counted by pairs of profiles.
+        """
+        (parent_cells, parent_profiles), (child_cells, child_profiles) = (
+            distinct(self.parents, u.sizes),
+            distinct(self.children, v.sizes),
+        )
+        phi, psi = u.whole(parent_cells), v.whole(child_cells)
+        ends = parent_profiles[self.rows[:, 0]], child_profiles[self.rows[:, 1]]
+        counts = _count_pairs(*ends, (len(phi), len(psi)))
+
+        products = phi.T @ (counts @ psi) if len(self.rows) else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
+        return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), products
 
     def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]], order: int = ORDER) -> tuple[Cross, Integers]:
-        """Return all cross marginals and their entries; `sizes` are those of the attributes of both tables."""
-        u, v = (Side.made(table, own) for table, own in zip((self.parents, self.children), sizes, strict=True))
+        """Return the layout of all cross marginals and their entries, one after the other.
+
+        A cross marginal counts links by attributes of both tables, at most `order`; `sizes` are those of the
+        attributes of both tables. The entry of a pair of profiles (distinct rows) is the sum of a number for each end.
+        """
+        parent_sizes, child_sizes = sizes
+        u, v = Side.made(self.parents, parent_sizes), Side.made(self.children, child_sizes)
         cross, width = Cross.of(u, v, order), len(v.counts)
-        cells, counts = np.unique(u.of[self.rows[:, 0]] * width + v.of[self.rows[:, 1]], return_counts=True)
-        found = np.zeros(cross.size, np.int64)
+        pairs, counts = np.unique(u.of[self.rows[:, 0]] * width + v.of[self.rows[:, 1]], return_counts=True)
+
+        entries = np.zeros(cross.size, np.int64)
         for k in range(len(cross.columns)):
-            np.add.at(found, cross.first[cells // width, k] + cross.second[cells % width, k], counts)
-        return cross, found
+            np.add.at(entries, cross.first[pairs // width, k] + cross.second[pairs % width, k], counts)
+        return cross, entries
 
     def entry_sums(self, sizes: tuple[tuple[int, ...], tuple[int, ...]], order: int = ORDER) -> Integers:
         """Return the entries of all cross marginals."""
@@ -161,27 +176,30 @@ def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: Keye
     bounded : UnitMap, optional
         Keys of the parents within the bound of each row of the root.
     """
+    # a link has the key of its parent, a key that identifies it among the parent's links, and a row at both ends
     if isinstance(children, ChildRows):
-        keys, other, own, stays = children.parents, children.words, children.keys, children.stays
+        keys, other, child_keys, stays = children.parents, children.words, children.keys, children.stays
         ends, order = np.arange(len(keys)), children.ranks
     else:
-        (keys, other), own = pairs, children.words
+        (keys, other), child_keys = pairs, children.words
         ends, stays, order = children.find(other), np.ones(len(keys), np.bool_), np.empty(0, np.int64)
-    at = np.stack([parents.find(keys), ends], axis=1)
-    there = _found(at, link) & stays
+    rows = np.stack([parents.find(keys), ends], axis=1)
+
+    counts = _have_rows(rows, link) & stays  # which links count
     if link.loops is False:
-        there &= (keys != (own if link.via is None else other)).any(axis=1)
+        counts &= (keys != (child_keys if link.via is None else other)).any(axis=1)
     if link.via is not None:
-        there[there] = _once(at[there])
+        counts[counts] = _once(rows[counts])
     if bounded is not None:
         parents = _rows_with_unit(parents, bounded)
-        at[:, 0] = parents.find(keys)
-        there &= at[:, 0] >= 0
-    at, keys, other = at[there], keys[there], other[there]
-    unbounded = np.bincount(at[:, 0], minlength=len(parents.codes))
+        rows[:, 0] = parents.find(keys)
+        counts &= rows[:, 0] >= 0
+
+    rows, keys, other = rows[counts], keys[counts], other[counts]
+    degrees = np.bincount(rows[:, 0], minlength=len(parents.codes))  # before links are cut
     if link.parent in neighbours.rows or neighbours.replaces:  # else a child has one parent, which is unbounded
-        at = at[_bounded(at, keys, other, link, neighbours, unbounded)]
-    return ExactLinks(at, parents.codes, children.codes, (parents.words, own), unbounded, order)
+        rows = rows[_bounded(rows, keys, other, link, neighbours, degrees)]
+    return ExactLinks(rows, parents.codes, children.codes, (parents.words, child_keys), degrees, order)
 
 
 def _count_pairs(first: Integers, second: Integers, shape: tuple[int, int]) -> Any:
@@ -210,21 +228,27 @@ def _children(engine: Engine, job: Job, link: LinkSection, neighbours: Neighbour
 
 
 def _in_order(engine: Engine, job: Job, link: LinkSection, policy: ChildPolicy) -> ChildRows:
-    """Return the children of a private parent with their order and the attributes of their other parents."""
+    """Return the children of a private parent with their order and the attributes of their other parents.
+
+    The values of the order are part of the key of a row (`words`), so that rows with equal keys differ by them.
+    """
     check_orders(engine, job)
-    others, keys = job.other_parents(link), policy.keys
-    wanted = [*keys, *((job.ends(one)[0], one.nulls) for one in others)]
-    found, codes = _coded(engine, job, link.child, wanted, job.order_columns(link))
-    for one, own in zip(others, found[len(keys) :], strict=False):
-        parents = keyed(engine, job, one.parent)
-        at = parents.find(own)
-        _found(at[:, None], one)
-        codes = np.column_stack([codes, parents.codes[at]]).astype(np.int32)
-    (words, *named), values = found[: len(keys)], found[-1]
-    bits = [np.stack([one, one * ODD], axis=1) for one in np.ascontiguousarray(values.T).view(np.uint64)]
-    made = ChildRows.all(words, codes, [*named, *bits], named[0] if named else NO_KEYS)
+    other_links, keys = job.other_parents(link), policy.keys
+    columns = [*keys, *((job.ends(other)[0], other.nulls) for other in other_links)]
+    read, codes = _coded(engine, job, link.child, columns, job.order_columns(link))
+    (words, *named), values = read[: len(keys)], read[-1]
+
+    for other, parent_keys in zip(other_links, read[len(keys) :], strict=False):  # without the order, the last column
+        parents = keyed(engine, job, other.parent)
+        rows = parents.find(parent_keys)
+        _have_rows(rows[:, None], other)
+        codes = np.column_stack([codes, parents.codes[rows]]).astype(np.int32)
+
+    # values of the order as keys of two words; the second is a hash of the first
+    bits = [np.stack([word, word * ODD], axis=1) for word in np.ascontiguousarray(values.T).view(np.uint64)]
+    children = ChildRows.all(words, codes, [*named, *bits], named[0] if named else NO_KEYS)
     cells = codes[:, listed_names(job.domains[link.child]).index(link.order[0])]
-    return replace(made, ranks=ranks(cells, values, made.words))
+    return replace(children, ranks=ranks(cells, values, children.words))
 
 
 def unit_roots(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation,
@@ -266,14 +290,18 @@ def bounded_parents(engine: Engine, job: Job, name: str, neighbours: NeighbourRe
 def _coded(
     engine: Engine, job: Job, name: str, keys: Sequence[tuple[Columns, str]], order: Columns = ()
 ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
+    """Return one array for each key and one for the columns of `order`, and the cells (rows, attributes) of a table.
+
+    Raises DataError for all refused values together.
+    """
     section, domain = job.tables[name], job.domains[name]
     parts, names = _parts(section, domain), listed_names(domain)
     try:
-        found = engine.map(coded_rows, [(domain, part, names, keys, order) for part in parts], "keys")
+        pieces = engine.map(coded_rows, [(domain, part, names, keys, order) for part in parts], "keys")
     except RefusedValue as met:
         raise collect_refusals(engine, open_table(section, domain), names, met) from None
-    words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
-    return words, np.concatenate([codes for _, codes in found])
+    words = [np.concatenate(arrays) for arrays in zip(*(words for words, _ in pieces), strict=True)]
+    return words, np.concatenate([codes for _, codes in pieces])
 
 
 def listed_names(domain: Domain) -> tuple[str, ...]:
@@ -297,28 +325,32 @@ def _once(at: Integers) -> NDArray[np.bool_]:
     return first
 
 
-def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
-    """Return a mask of links whose two rows exist."""
-    there = (at >= 0).all(axis=1)
-    if not there.all() and link.dangling != "drop":
+def _have_rows(rows: Integers, link: LinkSection) -> NDArray[np.bool_]:
+    """Return a mask of links whose rows exist at all ends; `rows` has -1 for missing ones, shape (links, ends).
+
+    Raises DataError for a missing row unless the link drops such links.
+    """
+    exist = (rows >= 0).all(axis=1)
+    if not exist.all() and link.dangling != "drop":
         raise DataError(f"link {link.called}", "a key without a row", "the key of a row at both ends",
                         'fix the data, or set dangling = "drop"')  # fmt: skip
-    return np.asarray(there)
+    return np.asarray(exist)
 
 
 def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbours: NeighbourRelation,
              degrees: Integers) -> NDArray[np.bool_]:  # fmt: skip
-    """Return a mask of links within the bound; `degrees` are those of the parents.
+    """Return a mask of links within the bound; `at` are the rows of both ends, `degrees` those of the parents.
 
-    Excess links are cut by each parent's own links, or refused if both sides are protected.
+    A parent's excess links are dropped; which, depends on its own links alone. They are refused if both sides are
+    protected. `keys` identify the parent, `other` the link among those of the parent.
     """
     if not neighbours.replaces:
         stays = np.ones(len(at), np.bool_)
-        many = degrees[at[:, 0]] > link.bound  # others stay whole, so they need no order
-        stays[many] = at_most(keys[many], other[many], link.bound)
+        cut = degrees[at[:, 0]] > link.bound  # the links of other parents all stay, so they need no order
+        stays[cut] = at_most(keys[cut], other[cut], link.bound)
         return stays
-    most = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
-    if most > link.bound:
+    largest = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
+    if largest > link.bound:
         raise DataError(
             f"link {link.called}",
             "a row with more links than max_degree",
@@ -330,18 +362,18 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbo
 
 def check_families(engine: Engine, job: Job, link: LinkSection) -> None:
     """Raise DataError if the keys of the two ends cannot be compared, such as numbers and times."""
-    first, second = job.ends(link)
-    pairs: list[tuple[Files, Columns]] = [(job.tables[link.parent], job.key(link.parent))]
-    if link.via is None:
-        pairs.append((job.tables[link.child], first))
-    else:
-        pairs.append((link.via, first))
-    for columns in zip(*(_families(engine, *one) for one in pairs), strict=True):
-        one_family_of_keys({name for own in columns for name in own}, ", ".join(first))
+    to_parent, to_child = job.ends(link)  # columns of the child's table, or of the table of pairs
+    referring = job.tables[link.child] if link.via is None else link.via
+    compared: list[tuple[Files, Columns, Files, Columns]] = [
+        (job.tables[link.parent], job.key(link.parent), referring, to_parent)
+    ]
     if link.via is not None:
-        ends: list[tuple[Files, Columns]] = [(job.tables[link.child], job.key(link.child)), (link.via, second)]
-        for columns in zip(*(_families(engine, *one) for one in ends), strict=True):
-            one_family_of_keys({name for own in columns for name in own}, ", ".join(second))
+        compared.append((job.tables[link.child], job.key(link.child), link.via, to_child))
+
+    for table, key, referring, columns in compared:
+        families = _families(engine, table, key), _families(engine, referring, columns)
+        for of_key, of_column in zip(*families, strict=True):
+            one_family_of_keys({*of_key, *of_column}, ", ".join(columns))
 
 
 def check_orders(engine: Engine, job: Job) -> None:
@@ -373,10 +405,15 @@ def with_counts(job: Job, link: LinkSection, exact: ExactLinks, before: Mapping[
 
 
 def with_drawn(job: Job, link: LinkSection, table: str, codes: Integers32, drawn: Mapping[str, Integers]) -> Integers32:
-    """Return a table's synthetic rows with the degrees in `drawn`, (links, 2) rows by link, as attributes."""
-    earlier = job.counted(link, table)
-    each = [np.bincount(drawn[one.called][:, 0], minlength=len(codes)) for one in earlier]
-    return _extended(codes, [bucket(own, one.bound) for own, one in zip(each, earlier, strict=True)])
+    """Return the cells of a table's synthetic rows, with their degrees in earlier links as further attributes.
+
+    A degree is the number of a row's links, in buckets. `drawn` has the rows of parent and child by link, (links, 2).
+    """
+    earlier, buckets = job.counted(link, table), []
+    for other in earlier:
+        degrees = np.bincount(drawn[other.called][:, 0], minlength=len(codes))
+        buckets.append(bucket(degrees, other.bound))
+    return _extended(codes, buckets)
 
 
 def _of_rows(words: Words, earlier: ExactLinks, bound: int) -> Integers:

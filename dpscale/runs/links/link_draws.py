@@ -82,9 +82,10 @@ class LinkDraws:
             Content of the decision, given `counts`.
         """
         request = draw, self.label(name, query, draw)
-        [found] = self.values.draw(self.journal, self.number(name), [request], lambda: [counts()], self.secret,
+        # one draw of several in general, hence lists of requests, of exact sums and of results
+        [noisy] = self.values.draw(self.journal, self.number(name), [request], lambda: [counts()], self.secret,
                                    lambda exact: content(lambda: exact()[0]))  # fmt: skip
-        return found
+        return noisy
 
     def label(self, name: str, query: str, draw: GaussianDraw) -> dict[str, Any]:
         """Return the fields of a noise label beside release and snapshot."""

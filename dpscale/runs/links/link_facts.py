@@ -95,13 +95,22 @@ def sum_bounds(relation: str, u: Features, v: Features, moved: int) -> Mapping[s
         Features of both ends.
     moved : int
         Number of links that a neighbour changes.
+
+    Returns
+    -------
+    mapping of str to dict
+        For each sum its alternative changes: the squared norm by which one link changes it. If features of squared norm
+        at most U are replaced by others with an inner product of at least g, their difference has the squared norm
+        |x - y|² ≤ 2 (U - g). A replaced link changes the parent's end, the child's end, or both.
     """
-    whole = u.squared, v.squared, u.squared * v.squared
-    kinds = [whole]
+    added = u.squared, v.squared, u.squared * v.squared
+    kinds = [added]
     if relation == REPLACE:
-        first, second, both = u.squared - u.least, v.squared - v.least, whole[2] - u.least * v.least
+        first, second = u.squared - u.least, v.squared - v.least
+        both = u.squared * v.squared - u.least * v.least
         kinds += [(2 * first, 0, 2 * v.squared * first), (0, 2 * second, 2 * u.squared * second),
                   (2 * first, 2 * second, 2 * both)]  # fmt: skip
+
     widths = len(u.attributes), len(v.attributes)
     values = *widths, widths[0] * widths[1]
     return {name: alternatives([[(kind[at], moved)] for kind in kinds], values[at]) for at, name in enumerate(SUMS)}
@@ -157,27 +166,30 @@ def _loop(piece: LinkBudget, folder: Path) -> published.Rounds:
 
 
 def _chosen(loop: published.Rounds, folder: Path) -> list[list[int]]:
-    """Return the marginals that the rounds of a published loop selected."""
-    found = list[list[int]]()
-    while len(found) < loop.rounds and present(file := folder / f"{ROUND}-{len(found):02d}.json"):
-        found.append(json.loads(read_bytes(file)))
-    return found
+    """Return the numbers of the marginals that each finished round of a published loop selected."""
+    selected = list[list[int]]()
+    for number in range(loop.rounds):
+        file = folder / f"{ROUND}-{number:02d}.json"
+        if not present(file):
+            break
+        selected.append(json.loads(read_bytes(file)))
+    return selected
 
 
 def _round_draws(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> dict[str, DrawFacts]:
     """Return the noisy marginals of each round of a published loop."""
     sizes = (piece.sizes(piece.link.parent), piece.sizes(piece.link.child))
     cells = rounding.marginal_cells(*sizes, piece.link.loop.order)
-    found = dict[str, DrawFacts]()
+    draws = dict[str, DrawFacts]()
     for number, chosen in enumerate(rounds):
         values = sum(cells[k] for k in chosen)
-        found[f"{ROUND}-{number:02d}"] = DrawFacts(ROUND, values, len(chosen))
-    return found
+        draws[f"{ROUND}-{number:02d}"] = DrawFacts(ROUND, values, len(chosen))
+    return draws
 
 
 def _selections(piece: LinkBudget, loop: published.Rounds, rounds: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
-    """Yield the selections of each round of a published loop."""
-    cost = loop.costs(piece.parts.sums)[0]
+    """Yield the facts of the selection of each round: the draw that chooses which marginals the next draw measures."""
+    cost, _ = loop.costs(piece.parts.sums)
     sensitivity = SCALE * published.moved_entries(piece.neighbours.protects.relation) * piece.moved
     common = {"bound": ROUND, "cost": str(cost), "range": str(epsilon_below(cost)),
               "scale": str(scale_for(cost, sensitivity)), "scores": SCALE}  # fmt: skip

@@ -75,6 +75,7 @@ class LinkPart(Part):
     def depends_on(self) -> tuple[str, ...]:  # type: ignore[override]
         """The private tables at both ends, and links whose numbers, parents or changed cells this link reads."""
         job = self.reader.run.job
+        # a rule across a link may change cells of its child, which is the parent of this link
         ruled = [one.called for one in job.link if one.called in job.linked_rules and one.child == self.link.parent]
         ends = [name for name in (self.link.parent, self.link.child) if name in self.reader.run.tables]
         links = (*(self.link.counts or ()), *(self.link.parents or ()), *ruled)
@@ -124,7 +125,10 @@ class LinkPart(Part):
         return [self.path, self.path.parent]
 
     def _sample(self, each: ParallelMap, wanted: bool = False) -> Drawn:
-        """Measure what is not stored, and return the sampled links if they are wanted or counted by a later link."""
+        """Measure what is not stored, and return the sampled links, shape (links, 2).
+
+        They are empty unless `wanted` or counted by a later link.
+        """
         whole, sides = self.reader.run, self.reader.sides
         exact = self.reader.exact.get(self.link.called)
         measured = measure_link(whole, self.link, sides.of(self.link, each), exact, draws_of(self, whole))

@@ -126,22 +126,35 @@ class StoredPart:
 
     @classmethod
     def written(cls, links: ExactLinks, divided: tuple[bool, bool], use: Use) -> StoredPart:
+        """Write the links of a part into an encrypted file, and return where its arrays are.
+
+        `divided` says of the parents and the children whether their rows are divided into parts: those are stored with
+        the links, whole tables are not.
+        """
         file = Sealed.new(use, worker_folder())
-        kept: list[NDArray[Any]] = [links.rows]
+        written: list[NDArray[Any]] = [links.rows]
         stored: list[tuple[int, tuple[int, int], str] | None] = [_append(file, links.rows)]
-        for codes, own in zip((links.parents, links.children), divided, strict=True):
-            stored.append(_append(file, codes) if own else None)
-            kept += [codes] if own else []
-        content = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in kept)).hexdigest()
+        for codes, is_divided in zip((links.parents, links.children), divided, strict=True):
+            if is_divided:
+                stored.append(_append(file, codes))
+                written.append(codes)
+            else:
+                stored.append(None)
+        content = hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in written)).hexdigest()
         return cls(file, tuple(stored), links.degree_histogram(), content)
 
     def links(self, parents: NDArray[np.int32] | None, children: NDArray[np.int32] | None) -> ExactLinks:
-        """Return the links; the arguments are the codes of tables that are not divided."""
-        rows, one, two = (None if own is None else self._read(*own) for own in self.arrays)
+        """Return the links of the part, with the cells of both tables.
+
+        `parents` and `children` are the cells of tables that are not divided into parts; those of the others are read.
+        """
+        rows, part_parents, part_children = (None if place is None else self._read(*place) for place in self.arrays)
         assert rows is not None
-        codes = [given if own is None else own.astype(np.int32)
-                 for own, given in ((one, parents), (two, children))]  # fmt: skip
-        return ExactLinks(rows.astype(np.int64), *codes)  # type: ignore[arg-type]
+        if part_parents is not None:
+            parents = part_parents.astype(np.int32)
+        if part_children is not None:
+            children = part_children.astype(np.int32)
+        return ExactLinks(rows.astype(np.int64), parents, children)  # type: ignore[arg-type]
 
     def _read(self, place: int, shape: tuple[int, int], kind: str) -> NDArray[Any]:
         return self.file.read(place, 0, shape[0] * shape[1], np.dtype(kind)).reshape(shape)
@@ -221,9 +234,9 @@ class PartedLinks:
         return len(whole) if whole is not None else sum(sizes[1 + side] for sizes, _, _ in self.facts)
 
     def table_sums(self, side: int, features: Features) -> Integers:
-        """Return Σ φ over all rows of one side, in steps."""
+        """Return Σ φ over all rows of one side (0: parents, 1: children), with the features φ of a row in steps."""
         whole = self.whole[side]
-        if whole is not None:
+        if whole is not None:  # the table is not divided into parts
             return ExactLinks(np.empty((0, 2), np.int64), whole, whole).table_sums(side, features)
         return self._sum("table_sums", side, features)[0]
 
@@ -246,11 +259,11 @@ class PartedLinks:
             raise ValueError("the children of a parent are in several parts, so that sums over a parent do not add")
 
     def _sum(self, statistic: str, *arguments: Any, arrays: int = 1) -> list[Integers]:
-        """Return the sum over the parts of a statistic of `ExactLinks`."""
-        found = self.engine.reduce(
+        """Return the sum over the parts of a statistic of `ExactLinks`, given its name; it is `arrays` arrays."""
+        sums = self.engine.reduce(
             partial(_part_statistic, statistic, arguments), [(part, *self.sent) for part in self.parts], arrays, "links"
         )
-        return self.engine.map(_same, [(one,) for one in found], "links")
+        return self.engine.map(_same, [(handle,) for handle in sums], "links")  # the values of handles on workers
 
     def __repr__(self) -> str:
         return "PartedLinks(hidden)"
@@ -283,7 +296,7 @@ def read_parts(engine: Engine, job: Job, link: LinkSection, neighbours: Neighbou
         reader = _Reader(engine, job, plan, parts)
         sources = reader.sources()
         handles = engine.exchange(_piece, sources, partial(_build_part, plan), parts, "links", keep=True)
-        facts = engine.map(_facts, [(one,) for one in handles], "links")
+        facts = engine.map(_facts, [(handle,) for handle in handles], "links")
         whole = reader.whole
         sent = [None if codes is None else engine.broadcast(codes, "links") for codes in whole]
         return PartedLinks(engine, handles, (sent[0], sent[1]), whole, sources, facts, ending.pop_all())
@@ -336,6 +349,10 @@ class _Reader:
             raise collect_refusals(self.engine, table, dealing.names, met) from None
 
     def _deal(self, dealing: KeyDealing, table: Table, through: UnitMap | None = None) -> list[Any]:
+        """Return handles of the rows of a table, dealt by the hash of a key, or of the unit that `through` maps it to.
+
+        Each task reads some partitions and keeps their rows on its worker. Refused values are raised here.
+        """
         if through is None:
             maps = []
         else:
@@ -344,7 +361,7 @@ class _Reader:
                   for at in range(0, len(table.partitions), SHARD_PARTITIONS)]  # fmt: skip
         items = [(dealing, group, self.plan.use, *maps) for group in groups]
         handles = self.engine.persist(_deal, items, "keys")
-        self.engine.map(_checked, [(one,) for one in handles], "keys")
+        self.engine.map(_checked, [(handle,) for handle in handles], "keys")
         return handles
 
     def _whole(self, name: str, side: int) -> list[Any]:
@@ -371,11 +388,18 @@ def _piece(source: KeyShard | DividedMap | KeyedRows, part: int) -> KeyedPart | 
 
 
 def _build_part(plan: PartPlan, pieces: Sequence[KeyedPart | KeyedRows | UnitMap]) -> StoredPart:
-    """Select the links of a part and store them."""
-    dealt = {role: [one for one in pieces if isinstance(one, KeyedPart) and one.role == role]
-             for role in (PARENTS, CHILDREN, PAIRS)}  # fmt: skip
-    whole = next((one for one in pieces if isinstance(one, KeyedRows)), None)
-    units = next((one for one in pieces if isinstance(one, UnitMap)), None)
+    """Select the links of a part and store them.
+
+    `pieces` are what all tasks dealt to the part: rows of divided tables by their role, at most one table that is not
+    divided (`whole`), and at most one map of keys to units.
+    """
+    dealt: dict[str, list[KeyedPart]] = {PARENTS: [], CHILDREN: [], PAIRS: []}
+    for piece in pieces:
+        if isinstance(piece, KeyedPart):
+            dealt[piece.role].append(piece)
+    whole = next((piece for piece in pieces if isinstance(piece, KeyedRows)), None)
+    units = next((piece for piece in pieces if isinstance(piece, UnitMap)), None)
+
     if dealt[PARENTS]:
         rows = KeyedPart.joined(dealt[PARENTS])
         codes = rows.codes.astype(np.int32)
@@ -389,6 +413,7 @@ def _build_part(plan: PartPlan, pieces: Sequence[KeyedPart | KeyedRows | UnitMap
         pairs = KeyedPart.joined(dealt[PAIRS])
         links = select_links(plan.link, plan.neighbours, parents, whole, pairs.words, units)
         return StoredPart.written(links, (True, False), plan.use)
+
     rows = KeyedPart.joined(dealt[CHILDREN])
     below = plan.link.parent in plan.neighbours.above
     children = plan.policy.select(rows.words, rows.codes.astype(np.int32), None if below else units)

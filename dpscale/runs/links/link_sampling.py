@@ -110,6 +110,11 @@ class Drawing:
         return self.link.bound, self.link.bound if self.run.neighbours.replaces else None
 
     def rows(self) -> Integers:
+        """Return sampled links: rows of the parent and of the child, shape (links, 2).
+
+        Numbers of links by pairs of profiles (distinct rows) are drawn first, or by groups of profiles if there are
+        many; then the degree of each row, and then which rows are linked.
+        """
         (u, v), stream = self.sides, PublicStream(self.run.manifest["release"], f"links {self.link.called}")
         if not (u.rows and v.rows):
             return np.empty((0, 2), np.int64)
@@ -118,9 +123,11 @@ class Drawing:
             return limit_degrees(pairs, self.bounds, stream)
         if self.measured.chances is None and are_many(u, v):
             return self._exchanged(self._by_groups(Sums(*self.measured.sums), stream), None, stream)
+
         whole, expected = self._whole(stream)
-        one, two = (self._degrees(place, whole.sum(axis=1 - place), stream) for place in (0, 1))
-        return self._exchanged(assign_links(whole, u, v, one, two, stream), expected, stream)
+        of_parents = self._degrees(0, whole.sum(axis=1), stream)
+        of_children = self._degrees(1, whole.sum(axis=0), stream)
+        return self._exchanged(assign_links(whole, u, v, of_parents, of_children, stream), expected, stream)
 
     def _exchanged(self, links: Integers, expected: Floats | None, stream: PublicStream) -> Integers:
         """Return the links with children exchanged until sibling sums, or tables of histories, are near the targets."""
@@ -130,22 +137,26 @@ class Drawing:
         return with_siblings(links, self.sides, expected, sibling_target(self.measured), stream)
 
     def _by_groups(self, sums: Sums, stream: PublicStream) -> Integers:
+        """Return sampled links, shape (links, 2), whose numbers are drawn by pairs of groups of profiles."""
         assert self.measured.shares is not None
-        found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, stream)
-        u, v = found.u, found.v
+        grouped = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, stream)
+        u, v = grouped.u, grouped.v
         if self.known:
-            whole = round_columns(found.links, v.counts, self.bounds[0], u.counts, stream)
+            counts = round_columns(grouped.links, v.counts, self.bounds[0], u.counts, stream)
         else:
             caps = np.multiply.outer(u.counts, v.counts)
-            whole = limit_links(round_cells(np.minimum(found.links, caps), caps, stream), u, v, *self.bounds, stream)
+            counts = limit_links(round_cells(np.minimum(grouped.links, caps), caps, stream), u, v, *self.bounds, stream)
         ends = [
-            self._ends(place, side, each, whole.sum(axis=1 - place), stream)
-            for place, (side, each) in enumerate(((u, found.u_ends), (v, found.v_ends)))
+            self._ends(place, side, expected_degrees, counts.sum(axis=1 - place), stream)
+            for place, (side, expected_degrees) in enumerate(((u, grouped.u_ends), (v, grouped.v_ends)))
         ]
-        return assign_links(whole, u, v, ends[0], ends[1], stream)
+        return assign_links(counts, u, v, ends[0], ends[1], stream)
 
     def _whole(self, stream: PublicStream) -> tuple[Floats, Floats]:
-        """Return integer numbers of links by profiles, and their expectations."""
+        """Return integer numbers of links by profiles, shape (profiles of parents, of children), and expected ones.
+
+        A profile is a distinct row of a table. A known link has exactly one parent for each child.
+        """
         u, v = self.sides
         if self.measured.chances is not None:
             whole = sample_children(self.measured.chances, u, v, stream)
@@ -160,17 +171,25 @@ class Drawing:
         return limit_links(whole, u, v, *self.bounds, stream), expected
 
     def _degrees(self, place: int, totals: Floats, stream: PublicStream) -> list[Integers]:
-        """Return the degrees of a side's rows by profile."""
+        """Return the degrees (numbers of links) of a side's rows by profile.
+
+        `place` is 0 for parents and 1 for children, and `totals` are the numbers of links of the side's profiles. With
+        a bound and noisy numbers of rows by degree, degrees follow the distribution of these.
+        """
         side = self.sides[place]
-        if self.bounds[place] is not None and (noisy := self.measured.by_degree.get(SIDES[place])) is not None:
+        noisy = self.measured.by_degree.get(SIDES[place])
+        if self.bounds[place] is not None and noisy is not None:
             law = distribution(noisy, side.rows, self.measured.sigma, float(totals.sum()))
             return degrees(totals, side, law, stream)
         return self._ends(place, side, (totals / side.counts)[side.of], totals, stream)
 
     def _ends(self, place: int, side: Side, each: Floats, totals: Floats, stream: PublicStream) -> list[Integers]:
-        """Return the degrees of a side's rows by group; `each` is the expected degree of every row."""
+        """Return the degrees of a side's rows by group; `each` is the expected degree of every row.
+
+        `place` is 0 for parents and 1 for children, and `totals` are the numbers of links of the side's groups.
+        """
         noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
-        if self.known and place == 1:
+        if self.known and place == 1:  # each child has one link
             return children(totals, side, stream)
         if bound is None:
             return self._unbounded(noisy, side, each, totals, stream)
@@ -182,6 +201,7 @@ class Drawing:
     def _unbounded(
         self, noisy: Floats | None, side: Side, each: Floats, totals: Floats, stream: PublicStream
     ) -> list[Integers]:
+        """Return the degrees of a side's rows by group, without an upper bound; see `_ends`."""
         if noisy is None:
             return sample_uniform_degrees(each, side, totals, stream)
         return sample_degrees(noisy, self.measured.sigma, each, side, totals, stream)

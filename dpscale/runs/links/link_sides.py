@@ -48,34 +48,45 @@ class LinkSides:
     def of(self, link: LinkSection, each: ParallelMap) -> tuple[Side, Side]:
         """Return both sides of a link. Those of a link in blocks have one row for each profile."""
         if self.in_blocks(link):
-            one, two = self._profiles(link, each)
-            return one.side, two.side
+            parents, children = self._profiles(link, each)
+            return parents.side, children.side
         return self._side(link, link.parent), self._side(link, link.child)
 
     def in_blocks(self, link: LinkSection) -> bool:
-        """Return whether the links are drawn in blocks: of many children, unless rows refer to each other."""
+        """Return whether the links are drawn in blocks of children.
+
+        They are for many children of few possible kinds, unless a draw depends on other links or on an order.
+        """
         ruled = link.called in self.run.closed_job.linked_rules
-        alone = not (link.counts or link.order or ruled or self._is_context(link)) and link.parent != link.child
-        if link.via is not None or not alone or link.mechanism == "published" or link.child not in self.run.tables:
+        independent = not (link.counts or link.order or ruled or self._is_context(link)) and link.parent != link.child
+        if link.via is not None or not independent:
             return False
+        if link.mechanism == "published" or link.child not in self.run.tables:
+            return False
+
         domains = [self.run.closed_job.domains[name] for name in (link.parent, link.child)]
-        cells = [math.prod(int(own[name].size) for name in own.names) for own in domains]
+        cells = [math.prod(int(domain[name].size) for name in domain.names) for domain in domains]
         return _rows(self.run, link.child) > BLOCK_ROWS and max(cells) < MOST_CELLS
 
     def _profiles(self, link: LinkSection, each: ParallelMap) -> tuple[TableProfiles, TableProfiles]:
+        """Return the distinct synthetic rows (profiles) of both tables and their numbers; counted once for a table."""
         for name in (link.parent, link.child):
             if name not in self.profiles:
                 self.profiles[name] = count_profiles(self.run, name, each)
         return self.profiles[link.parent], self.profiles[link.child]
 
     def _side(self, link: LinkSection, table: str) -> Side:
+        """Return one side of a link: the cells of a table's rows.
+
+        Its attributes are those of the table, of a child's parents in other links, and its degrees in earlier links.
+        """
         job, domain = self.run.job, self.run.closed_job.domains[table]
-        own, codes = [domain[one].size for one in domain.names], self._codes(table)
+        sizes_of_axes, codes = [domain[name].size for name in domain.names], self._codes(table)
         for other in job.other_parents(link) if table == link.child else ():
             parents = self.run.closed_job.domains[other.parent]
-            own += [parents[one].size for one in parents.names]
+            sizes_of_axes += [parents[name].size for name in parents.names]
             codes = np.column_stack([codes, self._codes(other.parent)[self._parents(other)]])
-        return Side.made(with_drawn(job, link, table, codes, self.drawn), own + sizes(job, link, table))
+        return Side.made(with_drawn(job, link, table, codes, self.drawn), sizes_of_axes + sizes(job, link, table))
 
     def _parents(self, link: LinkSection) -> Integers:
         """Return the parent of every child in a drawn link of every child."""
@@ -88,6 +99,7 @@ class LinkSides:
         return RuledRows(self.run.closed_job, self._codes)
 
     def _codes(self, table: str) -> Integers32:
+        """Return the cells of a table's rows, (rows, attributes): synthetic ones unless the table is public."""
         if table not in self.codes:
             private = self.run.tables.get(table)
             self.codes[table] = public_tables(self.run)[table][0] if private is None else synthetic_codes(private)
@@ -99,8 +111,8 @@ class LinkSides:
         Links of a context are drawn only once and stored, because the measurement of the later link depends on them.
         Links in blocks are in files.
         """
-        counts = self._is_context(link)
-        if not (counts or wanted):
+        is_context = self._is_context(link)
+        if not (is_context or wanted):
             return np.empty((0, 2), np.int64)
         if wanted:  # changes by rules have one order: links that are stored come first
             for other in self.run.job.link:
@@ -110,10 +122,11 @@ class LinkSides:
             return self.drawn[link.called]
         if self.in_blocks(link):
             return sample_blocks(self.run, link, self._profiles(link, each), found, each)
-        pairs = self._stored_links(link) if counts else None
+
+        pairs = self._stored_links(link) if is_context else None
         if pairs is None:
             pairs = sample_links(self.run, link, self.of(link, each), found)
-        if counts:
+        if is_context:
             self._store_links(link, pairs)
         return self._rule(link, pairs)
 
@@ -132,6 +145,7 @@ class LinkSides:
         return found
 
     def _stored_links(self, link: LinkSection) -> Integers | None:
+        """Return the links that an earlier draw stored, shape (links, 2); None if there are none."""
         path = self.run.path / "links" / link.called / DRAWN
         if not present(path):
             return None
@@ -139,6 +153,7 @@ class LinkSides:
             return np.asarray(np.load(file, allow_pickle=False))
 
     def _store_links(self, link: LinkSection, pairs: Integers) -> None:
+        """Store drawn links, unless links are stored, so that every later draw sees the same ones."""
         path = self.run.path / "links" / link.called / DRAWN
         if not present(path):
             with writing(path) as file:

@@ -60,17 +60,21 @@ class LinkedValues:
     @property
     def links(self) -> list[LinkSection]:
         """Links with rules that compare values, from parents to children."""
-        found = [link for link in self.run.job.link if self._rules(link)]
+        waiting = [link for link in self.run.job.link if self._rules(link)]
         ordered = list[LinkSection]()
-        while found:
-            children = {link.child for link in found}
-            free = [link for link in found if link.parent not in children] or found
+        while waiting:
+            children = {link.child for link in waiting}
+            free = [link for link in waiting if link.parent not in children] or waiting  # all of a circle at once
             ordered += free
-            found = [link for link in found if link not in free]
+            waiting = [link for link in waiting if link not in free]
         return ordered
 
     def fit(self, changed: Sequence[str]) -> None:
-        """Change the values of tables with rules across tables, or with `changed` cells, and write them again."""
+        """Change the values of tables so that rules across tables hold, and write these tables again.
+
+        Parents are narrowed first, then the values of their children are fitted. `changed` names tables of which rules
+        changed cells; their values must be in the new cells.
+        """
         links = self.links
         for link in links:
             if link.parent in self.run.tables:
@@ -88,9 +92,9 @@ class LinkedValues:
         """
         before, self._tables[name] = self._table(name), table
         rules, rows = self._of_child(name, [one for one in self.links if one.child == name], order)
-        found = rules.broken(rows, self._values(rules, rows))
+        flags = rules.broken(rows, self._values(rules, rows))
         self._tables[name] = before
-        return found
+        return flags
 
     def may_not_exchange(self, name: str, table: pa.Table, order: Integers) -> Flags:
         """Return the rows that break a rule if dates of a parent's children are exchanged.
@@ -111,13 +115,13 @@ class LinkedValues:
         return found
 
     def _rules(self, link: LinkSection) -> list[ValueRule]:
-        """Return the rules of a link that compare values, for the values that rows have."""
+        """Return the rules of a link that compare values, for the ranges of values that rows have."""
         rules = [one.rule for one in self.run.closed_job.linked_rules.get(link.called, ())]
-        found = [rule for rule in rules if isinstance(rule, ValueRule)]
+        rules_of_values = [rule for rule in rules if isinstance(rule, ValueRule)]
         for table in (link.parent, link.child):
             if (part := self.run.tables.get(table)) is not None:
-                found = with_row_ranges(part, found, f"{table}.")
-        return found
+                rules_of_values = with_row_ranges(part, rules_of_values, f"{table}.")
+        return rules_of_values
 
     def _own_rules(self, name: str) -> list[ValueRule]:
         """Return the value rules of a table, under the names of rules across tables."""
@@ -125,10 +129,12 @@ class LinkedValues:
         known = set(self._table(name).column_names)
         rules = [rule for rule in part.domain.value_rules if known.issuperset(rule.clause.names)]
         return [
-            rule.renamed({one: f"{name}.{one}" for one in rule.clause.names}) for rule in with_row_ranges(part, rules)
+            rule.renamed({name_in_rule: f"{name}.{name_in_rule}" for name_in_rule in rule.clause.names})
+            for rule in with_row_ranges(part, rules)
         ]
 
     def _table(self, name: str) -> pa.Table:
+        """Return the rows of a table, synthetic unless it is public; read once, later with the changed values."""
         if name not in self._tables:
             self._tables[name] = (
                 pa.concat_tables([pq.read_table(self.run.path / "synthetic" / file) for file in self.files[name]])
@@ -139,9 +145,9 @@ class LinkedValues:
     def _column(self, name: str) -> tuple[Attribute, pa.Array]:
         """Return an attribute TABLE.ATTRIBUTE and its column."""
         table, _, attribute = name.partition(".")
-        found, rows = self.run.closed_job.domains[table][attribute], self._table(table)
-        column = attribute if attribute in rows.column_names else found.column
-        return found, rows.column(column).combine_chunks()
+        declared, rows = self.run.closed_job.domains[table][attribute], self._table(table)
+        column = attribute if attribute in rows.column_names else declared.column
+        return declared, rows.column(column).combine_chunks()
 
     def _cells(self, name: str) -> tuple[NDArray[np.integer], Flags]:
         """Return the cells of an attribute, and the rows whose value is unknown though no cell tells it."""
@@ -166,7 +172,10 @@ class LinkedValues:
         return np.where(found.missing | found.foreign, np.nan, found.values.astype(np.float64))
 
     def _narrow(self, name: str, links: Sequence[LinkSection]) -> None:
-        """Draw the values of parents again between the ends that the cells of their children leave."""
+        """Draw the values of parents again between the ends that the cells of their children leave.
+
+        A value is drawn only if it is outside these ends; then the parents' own rules are fitted.
+        """
         bounds = dict[str, tuple[Floats, Floats]]()
         for link in links:
             parents, children = np.asarray(self.pairs[link.called]).T
@@ -178,16 +187,18 @@ class LinkedValues:
                 np.maximum.at(least, parents, low[attribute])
                 np.minimum.at(most, parents, high[attribute])
 
-        own = RuleValues(self._own_rules(name))
+        own_rules = RuleValues(self._own_rules(name))
         for attribute, (least, most) in bounds.items():
             values, stream = self._numbers(attribute), self._stream(f"values of {attribute}")
             outside = (values < least) | (values > most)
             drawn = self._lattice(attribute)._between(attribute, least, most, stream.uniforms(len(values)))
             self._set(attribute, np.where(outside & ~np.isnan(drawn), drawn, values))
-        self._change(name, own, self._rows(own, name, {key: ends for key, ends in bounds.items() if key in own.names}))
+
+        used = {attribute: ends for attribute, ends in bounds.items() if attribute in own_rules.names}
+        self._change(name, own_rules, self._rows(own_rules, name, used))
 
     def _lattice(self, attribute: str) -> RuleValues:
-        """Return rules that compare an attribute."""
+        """Return the rules that compare an attribute TABLE.ATTRIBUTE, which know the lattice of its values."""
         table = attribute.partition(".")[0]
         links = [link for link in self.links if table in (link.parent, link.child)]
         return RuleValues([rule for link in links for rule in self._rules(link) if attribute in rule.clause.names])
@@ -200,46 +211,56 @@ class LinkedValues:
 
     def _linked_cells(self, rules: RuleValues, link: LinkSection, parents: Integers, children: Integers
                       ) -> tuple[dict[str, NDArray[np.integer]], dict[str, Flags]]:  # fmt: skip
-        """Return the cells of links, and their unknown values, by TABLE.ATTRIBUTE."""
+        """Return the cells of the rows at the ends of links, and which values are unknown, by TABLE.ATTRIBUTE.
+
+        `parents` and `children` are the rows of the links, shape (links,).
+        """
         cells, nulls = {}, {}
-        for name in dict.fromkeys(own for rule in rules.rules for own in rule.clause.names):
-            at = parents if name.startswith(f"{link.parent}.") else children
-            found, unknown = self._cells(name)
-            cells[name], nulls[name] = found[at], unknown[at]
+        for name in dict.fromkeys(attribute for rule in rules.rules for attribute in rule.clause.names):
+            rows = parents if name.startswith(f"{link.parent}.") else children
+            cells_of_table, unknown = self._cells(name)
+            cells[name], nulls[name] = cells_of_table[rows], unknown[rows]
         return cells, nulls
 
     def _rows(self, rules: RuleValues, name: str, bounds: Mapping[str, tuple[Floats, Floats]]) -> RowCells:
-        """Return the rows of a table for its own rules."""
+        """Return the rows of a table for its own rules; `bounds` are narrower ends of values by TABLE.ATTRIBUTE."""
         cells, nulls = {}, {}
-        for own in dict.fromkeys(one for rule in rules.rules for one in rule.clause.names):
-            cells[own], nulls[own] = self._cells(own)
+        for attribute in dict.fromkeys(name for rule in rules.rules for name in rule.clause.names):
+            cells[attribute], nulls[attribute] = self._cells(attribute)
         return RowCells(cells, nulls, self._table(name).num_rows, bounds)
 
     def _of_child(self, name: str, links: Sequence[LinkSection], order: Integers | None = None
                   ) -> tuple[RuleValues, RowCells]:  # fmt: skip
-        """Return the rules of a child's table with its parents, and its rows with the values of their parents."""
-        rules, own = self._own_rules(name), RuleValues(self._own_rules(name))
-        rows = self._rows(own, name, {})
+        """Return the rules of a child's table with its parents, and its rows with the values of their parents.
+
+        The attributes of the parent in a link are named LINK:TABLE.ATTRIBUTE. Their values, and exact numbers of the
+        child, are fixed: both ends of their range are the value. `order` has the rows in the order of the table.
+        """
+        rules, own_rules = self._own_rules(name), RuleValues(self._own_rules(name))
+        rows = self._rows(own_rules, name, {})
         cells, nulls, bounds = dict(rows.cells), dict(rows.nulls), dict[str, tuple[Floats, Floats]]()
         for link in links:
-            parent_of = np.full(rows.count, -1, np.int64)
-            parent_of[np.asarray(self.pairs[link.called])[:, 1]] = np.asarray(self.pairs[link.called])[:, 0]
+            parents, children = np.asarray(self.pairs[link.called]).T
+            parent_of = np.full(rows.count, -1, np.int64)  # row of the parent of each row; -1: none
+            parent_of[children] = parents
             parent_of = parent_of if order is None else parent_of[order]
             for rule in self._rules(link):
-                named = {one: f"{link.called}:{one}" for one in rule.clause.names if one.startswith(f"{link.parent}.")}
-                rules.append(rule.renamed(named))
-                for one in rule.clause.names:
-                    found, unknown = self._cells(one)
-                    if one not in named:
-                        cells[one], nulls[one] = found, unknown
+                of_parent = [attribute for attribute in rule.clause.names if attribute.startswith(f"{link.parent}.")]
+                renamed = {attribute: f"{link.called}:{attribute}" for attribute in of_parent}
+                rules.append(rule.renamed(renamed))
+                for attribute in rule.clause.names:
+                    cells_of_table, unknown = self._cells(attribute)
+                    if attribute not in renamed:
+                        cells[attribute], nulls[attribute] = cells_of_table, unknown
                         continue
-                    cells[named[one]] = np.where(parent_of >= 0, found[parent_of], 0)
-                    nulls[named[one]] = (parent_of < 0) | unknown[parent_of]
-                    values = self._numbers(one)[parent_of] if rule.compares(one) else np.zeros(rows.count)
-                    nulls[named[one]] |= np.isnan(values)
-                    bounds[named[one]] = values, values
-        for one in (number for rule in rules for number in rule.numbers):
-            bounds[one] = self._numbers(one), self._numbers(one)
+                    key = renamed[attribute]
+                    values = self._numbers(attribute)[parent_of] if rule.compares(attribute) else np.zeros(rows.count)
+                    cells[key] = np.where(parent_of >= 0, cells_of_table[parent_of], 0)
+                    nulls[key] = (parent_of < 0) | unknown[parent_of] | np.isnan(values)
+                    bounds[key] = values, values
+
+        for number in [number for rule in rules for number in rule.numbers]:
+            bounds[number] = self._numbers(number), self._numbers(number)
         return RuleValues(rules), RowCells(cells, nulls, rows.count, bounds)
 
     def _values(self, rules: RuleValues, rows: RowCells) -> dict[str, Floats]:
@@ -247,15 +268,19 @@ class LinkedValues:
                 for name in rules.names}  # fmt: skip
 
     def _change(self, name: str, rules: RuleValues, rows: RowCells) -> None:
-        """Fit the values of a table to rules."""
+        """Fit the values of a table's own attributes to rules, and replace them; exact numbers stay as they are."""
         if not rules.rules:
             return
         before = self._values(rules, rows)
-        own = [one for one in rules.names if one.startswith(f"{name}.") and one not in rules.numbers]
-        wider = {one: next(rule.ranges[one].ends for rule in rules.rules if one in rule.ranges) for one in own}
+        free = [attribute for attribute in rules.names
+                if attribute.startswith(f"{name}.") and attribute not in rules.numbers]  # fmt: skip
+        wider = {}  # whole ranges, for rows that have no values within their cells
+        for attribute in free:
+            wider[attribute] = next(rule.ranges[attribute].ends for rule in rules.rules if attribute in rule.ranges)
+
         after = rules.fitted(rows, before, self._stream(f"values of {name}"), wider)
-        for one in own:
-            self._set(one, after[one])
+        for attribute in free:
+            self._set(attribute, after[attribute])
 
     def _stream(self, purpose: str) -> PublicStream:
         return PublicStream(self.run.manifest["release"], purpose)
@@ -269,18 +294,19 @@ class LinkedValues:
             return
         filled = np.where(null, 0.0, values)
         if kind_of_values(attribute) == "date":
-            made = date_column(attribute, filled.astype(np.int64), null, column.type)
+            new_column = date_column(attribute, filled.astype(np.int64), null, column.type)
         elif pa.types.is_integer(column.type):
-            made = pa.array(filled.astype(np.int64), mask=null)
+            new_column = pa.array(filled.astype(np.int64), mask=null)
         else:
-            made = pa.array(filled, mask=null)
-        table, _, own = name.partition(".")
+            new_column = pa.array(filled, mask=null)
+        table, _, attribute_name = name.partition(".")
         rows = self._table(table)
-        place = rows.column_names.index(own if own in rows.column_names else attribute.column)
-        cast = made.cast(column.type, safe=not pa.types.is_decimal(column.type))
+        place = rows.column_names.index(attribute_name if attribute_name in rows.column_names else attribute.column)
+        cast = new_column.cast(column.type, safe=not pa.types.is_decimal(column.type))
         self._tables[table] = rows.set_column(place, rows.column_names[place], cast)
 
     def _write(self, name: str) -> None:
+        """Write the files of a synthetic table again, each with as many rows as before."""
         if name not in self.run.tables:
             return
         start = 0

@@ -136,9 +136,14 @@ class LinkMeasurement:
         return self.piece.link
 
     def all(self) -> MeasuredLinks:
+        """Return all measurements of the link; what is not stored is drawn.
+
+        A link that is not modelled has no sums, and its children are linked with random parents.
+        """
         links = self._links()
         if self.piece.loops:
             return self._published(links)
+
         by_degree, sigma = self._degrees() if self.piece.degrees else ({}, 0.0)
         if not self.piece.modelled:
             return MeasuredLinks(links, {}, Shares(*self._features((None, None)), (0.0, 0.0, 0.0), 0.0), (None,) * 3)
@@ -147,25 +152,33 @@ class LinkMeasurement:
         return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings(), self._history())
 
     def _siblings(self) -> tuple[Floats | None, float]:
-        """Return the sibling sums in natural units and the standard deviation of their noise."""
+        """Return the sibling sums in natural units and the standard deviation of their noise.
+
+        They are contingency tables over pairs of children of the same parent, measured in steps of 2^-BITS.
+        """
         if not self.piece.siblings:
             return None, 0.0
         tables = PairTables(self.sides[1].sizes)
         draw = self.piece.siblings_draw(tables)
-        found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
-        return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
+        sums = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
+        return sums * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
 
     def _history(self) -> NoisyHistory | None:
-        """Return the tables of histories; None without an order of the children."""
-        if (tables := self.piece.history) is None:
+        """Return the noisy tables of histories, the children of a parent in order; None without an order.
+
+        They count steps (pairs of consecutive children) and parents (by their first child and number of children).
+        """
+        tables = self.piece.history
+        if tables is None:
             return None
-        draws = self.piece.steps_draw(tables), self.piece.parents_draw(tables)
-        steps = self._drawn("steps", draws[0], lambda exact: step_counts(*_ordered(exact), tables))
-        parents = self._drawn("histories", draws[1], lambda exact: parent_counts(*_ordered(exact), tables))
-        sigma, other = (one.lattice_variance**0.5 for one in draws)
-        return NoisyHistory(tables, steps, parents, (sigma, other))
+        steps_draw, parents_draw = self.piece.steps_draw(tables), self.piece.parents_draw(tables)
+        steps = self._drawn("steps", steps_draw, lambda exact: step_counts(*_ordered(exact), tables))
+        parents = self._drawn("histories", parents_draw, lambda exact: parent_counts(*_ordered(exact), tables))
+        sigmas = steps_draw.lattice_variance**0.5, parents_draw.lattice_variance**0.5
+        return NoisyHistory(tables, steps, parents, sigmas)
 
     def _published(self, links: float) -> MeasuredLinks:
+        """Return the probabilities of links that a published loop fits, in rounds that each measure some marginals."""
         u, v = self.sides
         fit = Fit(u, v, float(min(round(links), u.rows * v.rows)), self.piece.known)
         if fit.links == 0:
@@ -219,50 +232,65 @@ class LinkMeasurement:
         return u, v
 
     def _links(self) -> float:
+        """Return the number of links: noisy if it is counted, otherwise allocated, stated, or that of the children."""
         if not self.piece.counted:
-            known = None if self.piece.modelled or self.piece.every_child else self.run.allocated["links"]
-            return float(known[self.link.called] if known else self.link.links or max(self.sides[1].rows, 1))
-        found = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([exact.count], np.int64))
-        most = self.sides[1].rows if self.piece.known else math.inf
-        return float(max(min(found[0], most), LEAST_LINKS))
+            allocated = None if self.piece.modelled or self.piece.every_child else self.run.allocated["links"]
+            return float(allocated[self.link.called] if allocated else self.link.links or max(self.sides[1].rows, 1))
+        noisy = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([exact.count], np.int64))
+        largest = self.sides[1].rows if self.piece.known else math.inf  # a child has at most one link
+        return float(max(min(noisy[0], largest), LEAST_LINKS))
 
     def _degrees(self) -> tuple[dict[str, Floats], float]:
-        """Return noisy numbers of rows by degree of both sides; sides without a bound use a grid of degrees."""
-        places, draw = self.piece.places, self.piece.degrees_draw()
-        found = self._drawn(
-            "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(places)])
-        )
-        parts = np.split(found, np.cumsum([len(one) for one in places])[:-1])
-        return dict(zip(SIDES, parts, strict=False)), draw.lattice_variance**0.5
+        """Return noisy numbers of rows by degree, for each side, and the standard deviation of their noise.
+
+        Degrees are numbers of links. Sides without a bound have a grid of degrees in place of every degree.
+        """
+        degrees_of_sides, draw = self.piece.places, self.piece.degrees_draw()
+
+        def counts(exact: LinkStatistics) -> Integers:
+            return np.concatenate([exact.by_degree(side, degrees) for side, degrees in enumerate(degrees_of_sides)])
+
+        noisy = self._drawn("degrees", draw, counts)
+        by_side = np.split(noisy, np.cumsum([len(degrees) for degrees in degrees_of_sides])[:-1])
+        return dict(zip(SIDES, by_side, strict=False)), draw.lattice_variance**0.5  # the children may be missing
 
     def sums(self, shares: Shares) -> tuple[Floats | None, ...]:
-        """Return the noisy sums in natural units; their total cost is checked before any noise is sampled."""
-        wanted = precisions_in_steps(shares)
-        draws = [draw_of_precision(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
-        precisions = tuple(Fraction(0) if one is None else one.cost for one in draws)
+        """Return the noisy sums of the parent's features, the child's and their products, in natural units.
+
+        A sum of precision 0 is not measured: None. The total cost is checked before any noise is sampled.
+        """
+        draws: list[GaussianDraw | None] = []
+        for precision in precisions_in_steps(shares):
+            draws.append(draw_of_precision(precision, f"link {self.link.called}") if precision > 0 else None)
+
+        precisions = tuple(Fraction(0) if draw is None else draw.cost for draw in draws)
         relation = self.run.neighbours.protects.relation
         if sums_cost(relation, shares, precisions, self.piece.moved) > self.piece.parts.sums:  # type: ignore[arg-type]
             raise BudgetError("privacy", f"sums of link {self.link.called} that cost more than their share",
                               "at most the charge", "report this as a bug; nothing was drawn")  # fmt: skip
         widths = len(shares.u.attributes), len(shares.v.attributes)
-        scales = ((2.0**-BITS, widths[:1]), (2.0**-BITS, widths[1:]), (4.0**-BITS, widths))
-        return tuple(
-            None if draw is None
-            else unit * self._drawn(name, draw, partial(self._exact_sum, shares, at)).reshape(shape)
-            for at, (name, draw, (unit, shape)) in enumerate(zip(SUMS, draws, scales, strict=True))
-        )  # fmt: skip
+        units_and_shapes = ((2.0**-BITS, widths[:1]), (2.0**-BITS, widths[1:]), (4.0**-BITS, widths))
+        sums: list[Floats | None] = []
+        for number, (name, draw, (unit, shape)) in enumerate(zip(SUMS, draws, units_and_shapes, strict=True)):
+            if draw is None:
+                sums.append(None)
+            else:
+                sums.append(unit * self._drawn(name, draw, partial(self._exact_sum, shares, number)).reshape(shape))
+        return tuple(sums)
 
     def _exact_sum(self, shares: Shares, at: int, _: LinkStatistics) -> Integers:
         return self._exact(shares)[at]
 
     def _exact(self, shares: Shares) -> tuple[Integers, ...]:
+        """Return the exact three sums of features in steps; computed once."""
         if "sums" not in self.stored:
             assert self.exact is not None
             self.stored["sums"] = self.exact.sums(shares.u, shares.v)
         return tuple(self.stored["sums"])
 
     def _drawn(self, name: str, draw: GaussianDraw, compute: Callable[[LinkStatistics], Integers]) -> Floats:
-        query = self._query_text(name in SUMS)
+        """Return the noisy values of a draw: the stored ones, or compute(links) with new noise, which is stored."""
+        query = self._query_text(late=name in SUMS)  # sums are planned from released values
 
         def counts() -> Integers:
             if self.exact is None:
@@ -320,24 +348,24 @@ def read_all(job: Job, neighbours: NeighbourRelation, engine: Engine) -> LinksBy
     for name in neighbours.steps if neighbours.replaces else ():
         if job.key(name):
             keyed(engine, job, name)  # refuses duplicate keys, also in tables that no link reads
-    found: dict[str, ExactLinks | PartedLinks] = {}
+    links_by_name: dict[str, ExactLinks | PartedLinks] = {}
     with ExitStack() as ending:
         for link in job.link:
             exact = read_link(engine, job, link, neighbours)
             if isinstance(exact, ExactLinks):
-                counted = {name: one for name, one in found.items() if isinstance(one, ExactLinks)}
+                counted = {name: links for name, links in links_by_name.items() if isinstance(links, ExactLinks)}
                 exact = with_counts(job, link, exact, counted)
-            ending.callback(exact.close)
-            found[link.called] = exact
+            ending.callback(exact.close)  # if a later link is refused
+            links_by_name[link.called] = exact
         ending.pop_all()
-    return found
+    return links_by_name
 
 
 def close_all(exact: LinksByName) -> None:
     """Remove the temporary files of links."""
     with ExitStack() as ending:
-        for one in exact.values():
-            ending.callback(one.close)
+        for links in exact.values():
+            ending.callback(links.close)
 
 
 def read_link(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks | PartedLinks:
@@ -354,7 +382,9 @@ def check_tables_have_rows(run: LinkedTables, engine: Engine) -> None:
     data = run.open_data()
     for name, domain in run.job.declared.items():
         if not run.job.tables[name].public:
-            names = [one for one in domain.axis_names if domain[one].drops] or list(domain.axis_names[:1])
+            names = [attribute for attribute in domain.axis_names if domain[attribute].drops] or list(
+                domain.axis_names[:1]
+            )
             section, table = run.job.tables[name], data[f"tables.{name}.path"]
             unit = None
             if section.privacy_unit is not None and section.unit_nulls == "drop":
@@ -366,8 +396,8 @@ def check_tables_have_rows(run: LinkedTables, engine: Engine) -> None:
 def snapshot_of(run: LinkedTables, engine: Engine) -> str:
     """Return the keyed snapshot tag of the data; raise DataError if the data changed since the release started."""
     each, recorded = engine.each("snapshot"), run.manifest["snapshot"]
-    prints = {name: (table, fingerprints(table, False, each)) for name, table in run.open_data().items()}
-    content = json.dumps([joint_digest(table, own) for table, own in prints.values()])
+    prints = {name: (table, fingerprints(table, footers=False, each=each)) for name, table in run.open_data().items()}
+    content = json.dumps([joint_digest(table, of_files) for table, of_files in prints.values()])
     tag = snapshot_tag(run.run.secret.read(), hashlib.sha256(content.encode()).hexdigest())
     if recorded not in (None, tag):
         check_same_files(run, prints, is_charged(run.run))

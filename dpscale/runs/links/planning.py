@@ -38,7 +38,7 @@ LINKS = (1_000, 10_000, 100_000, 1_000_000)
 def overview(job: Job) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
     protects, amount = neighbour_relation(job), job.total_budget.amount
-    swaps = any(condition_of(one.public_totals) for one in job.domains.values())
+    swaps = any(condition_of(domain.public_totals) for domain in job.domains.values())
     cost = job.total_budget.cost + Cost(delta=sum(map(Fraction, job.search_deltas.values()), Fraction(0)))
     job, known = expected_job(job)
     return {
@@ -68,21 +68,26 @@ def _pieces(job: Job, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
             moved, expected = protects.moved[name], _of_link(LinkBudget(job, protects, links[name]))
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
 
-    for name, own in join_jobs(job, protects).items():
-        share = own.budget_share(amount)
+    for name, join in join_jobs(job, protects).items():
+        share = join.budget_share(amount)
         yield {"name": f"joins.{name}", "share": share, "mu": math.sqrt(amount * share),
-               "moved": own.data.max_rows_per_unit or 1, "expected": _of_job(own)}  # fmt: skip
+               "moved": join.data.max_rows_per_unit or 1, "expected": _of_job(join)}  # fmt: skip
 
 
-def _of_job(own: TableJob) -> dict[str, Any]:
-    """Return the `rmse` of a query in records and the mechanism that it is for; None if no plan has one."""
-    for tried in (own.method.name, FIXED_MARGINALS):
-        if (error := _rmse(own, tried)) is not None:
-            return {"rmse": error, "by": tried}
-    return {"rmse": None, "by": own.method.name}
+def _of_job(job: TableJob) -> dict[str, Any]:
+    """Return the expected error of a query in records (`rmse`) and the mechanism that it is for (`by`).
+
+    It is the job's own mechanism, or one of fixed marginals if no error is known for that; None if for neither.
+    """
+    for mechanism in (job.method.name, FIXED_MARGINALS):
+        error = _rmse(job, mechanism)
+        if error is not None:
+            return {"rmse": error, "by": mechanism}
+    return {"rmse": None, "by": job.method.name}
 
 
 def _rmse(job: TableJob, mechanism: str) -> float | None:
+    """Return the root mean square error of a job's queries with a mechanism; None if it cannot be planned."""
     tried = job
     if mechanism != job.method.name:
         data = job.data.model_copy(update={"mechanism": MechanismTable(name=mechanism)})

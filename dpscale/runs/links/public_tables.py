@@ -19,18 +19,18 @@ from dpscale.runs.linked_tables import LinkedTables, open_table
 
 def public_table(section: TableSection, domain: Domain) -> tuple[Integers32, pa.Table]:
     """Return a public table as codes, (rows, attributes), and its rows, without those that the domain file drops."""
-    found, tables = [np.empty((0, len(domain.names)), np.int32)], []
+    pieces, tables = [np.empty((0, len(domain.names)), np.int32)], []
     for partition in open_table(section, domain).partitions:
         for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.columns(domain.names)]))):
             codes, dropped = encode_batch(domain, batch, domain.names)
             stays = np.ones(codes.shape[1], np.bool_) if dropped is None else ~dropped
-            found.append(codes.T[stays].astype(np.int32))
+            pieces.append(codes.T[stays].astype(np.int32))
             tables.append(pa.table(dict(batch)).filter(pa.array(stays)))
-    if not sum(map(len, found)):
+    if not sum(map(len, pieces)):
         raise DataError(
             section.path, "no rows", "the rows of a public table", "add rows, or remove the table and its links"
         )
-    return np.concatenate(found), pa.concat_tables(tables, promote_options="permissive")
+    return np.concatenate(pieces), pa.concat_tables(tables, promote_options="permissive")
 
 
 def public_tables(run: LinkedTables) -> dict[str, tuple[Integers32, pa.Table]]:
@@ -45,20 +45,28 @@ def public_tables(run: LinkedTables) -> dict[str, tuple[Integers32, pa.Table]]:
 def check_public(job: Job) -> None:
     """Raise DataError for a public table with null or duplicate keys, or a key of another one that has no row there.
 
-    Raises JobError for a table with more rows than its public parents.
+    Public tables are released unchanged, so their keys must fit as they are. Raises JobError for a table with more
+    rows than its public parents.
     """
-    tables = {name: public_table(one, job.domains[name])[1] for name, one in job.tables.items() if one.public}
-    known: dict[str, Words] = {}
-    for name in (name for name in tables if job.key(name)):
-        words, has = _words(tables[name], job.key(name))
+    tables = {}
+    for name, section in job.tables.items():
+        if section.public:
+            _, tables[name] = public_table(section, job.domains[name])
+
+    known: dict[str, Words] = {}  # distinct keys of each table, as integers
+    for name in [name for name in tables if job.key(name)]:
+        words, has_key = _words(tables[name], job.key(name))
         known[name] = np.unique(words, axis=0)
-        if not has.all() or len(known[name]) < len(words):
+        if not has_key.all() or len(known[name]) < len(words):
             raise DataError(f"tables.{name}.key", "a null or duplicate key",
                             "a distinct key for every row of a public table", "fix the table")  # fmt: skip
+
     for link in job.reference or ():
-        words, has = _words(tables[link.child], job.ends(link)[0])
-        twice = link.kind == "one-to-one" and len(np.unique(words[has], axis=0)) < int(has.sum())
-        if twice or (link.nulls != "keep" and not has.all()) or (places(known[link.parent], words[has]) < 0).any():
+        to_parent, _ = job.ends(link)
+        words, has_key = _words(tables[link.child], to_parent)
+        twice = link.kind == "one-to-one" and len(np.unique(words[has_key], axis=0)) < int(has_key.sum())
+        is_null = link.nulls != "keep" and not has_key.all()
+        if twice or is_null or (places(known[link.parent], words[has_key]) < 0).any():
             raise DataError(f"link {link.called}", "a null, a key without a row, or two rows with one parent",
                             "public tables whose keys fit, because they are released unchanged",
                             "fix the tables, or remove the link")  # fmt: skip

@@ -57,7 +57,10 @@ class PublishedLoop:
     sign: Callable[[list[str]], dict[str, Any]] = field(repr=False)
 
     def run_rounds(self, fit: Fit) -> Floats:
-        """Return b of every pair of profiles."""
+        """Return the fitted numbers b of links for every pair of profiles (distinct rows), shape (parents, children).
+
+        Each round selects the marginals that the estimates fit worst, measures them with noise, and fits b again.
+        """
         cross = Cross.of(fit.u, fit.v, self.rounds.order)
         return run_rounds(
             fit,
@@ -69,6 +72,7 @@ class PublishedLoop:
         )
 
     def _chosen(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
+        """Return the marginals of round `number`: the stored ones, or `count` that are selected now and stored."""
         path = self._stored_path(number)
         if not present(path):
             self.draws.journal.decide(self.draws.number(f"selection-{number:02d}"), self.sign([self._before(number)]))
@@ -78,10 +82,14 @@ class PublishedLoop:
         return [int(k) for k in json.loads(read_bytes(path))]
 
     def _drawn(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
-        """Return `count` marginals selected by successive exponential mechanisms."""
+        """Return `count` marginals selected by successive exponential mechanisms among those that are `left`.
+
+        The score of a marginal is the distance of its exact entries from the estimated ones.
+        """
         exact = self.exact()
         scores = {k: distance(exact[cross.entries(k)], estimates[cross.entries(k)]) for k in left}
-        scale = scale_for(self.rounds.costs(self.amount)[0], SCALE * moved_entries(self.relation) * self.moved)
+        of_selection, _ = self.rounds.costs(self.amount)
+        scale = scale_for(of_selection, SCALE * moved_entries(self.relation) * self.moved)
         chosen: list[int] = []
         for rank in range(count):
             others = [k for k in left if k not in chosen]
@@ -94,23 +102,24 @@ class PublishedLoop:
                 "rank": rank}  # fmt: skip
 
     def _measured(self, cross: Cross, number: int, chosen: Sequence[int]) -> Floats:
-        """Return the noisy entries of the chosen marginals."""
-        name, out = f"round-{number:02d}", np.zeros(cross.size)
-        noise = self.rounds.costs(self.amount)[1]
-        draw = gaussian_draw(moved_entries(self.relation), noise, self.moved, f"link {self.draws.name}")
+        """Return the noisy entries of the chosen marginals, at their places among the entries of all; others are 0."""
+        name, noisy = f"round-{number:02d}", np.zeros(cross.size)
+        _, of_noise = self.rounds.costs(self.amount)
+        draw = gaussian_draw(moved_entries(self.relation), of_noise, self.moved, f"link {self.draws.name}")
 
         def entries() -> Integers:
             exact = self.exact()
             return np.concatenate([exact[cross.entries(k)] for k in chosen])
 
         selection = hashlib.sha256(read_bytes(self._stored_path(number))).hexdigest()
-        found = self.draws.draw(name, json.dumps(list(chosen)), draw, entries, lambda _: self.sign([selection]))
-        begun = 0
+        drawn = self.draws.draw(name, json.dumps(list(chosen)), draw, entries, lambda _: self.sign([selection]))
+        start = 0
         for k in chosen:
-            own = cross.entries(k)
-            out[own] = found[begun : begun + own.stop - own.start]
-            begun += own.stop - own.start
-        return out
+            place = cross.entries(k)
+            length = place.stop - place.start
+            noisy[place] = drawn[start : start + length]
+            start += length
+        return noisy
 
     def _before(self, number: int) -> str:
         """Return a digest of all earlier rounds, which determine the current estimates and the scores of this round."""

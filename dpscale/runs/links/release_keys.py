@@ -51,7 +51,10 @@ class Keys:
     release: str = ""
 
     def at(self, rows: Integers) -> list[Any]:
-        """Return the key columns of some rows; null for row −1."""
+        """Return the key columns of some rows; null for row −1.
+
+        They are stored values of a public table, or follow from the row's number by the form of each column.
+        """
         if self.columns:
             places = pa.array(rows, mask=rows < 0)
             return [values.take(places) for values in self.columns]
@@ -70,27 +73,35 @@ def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> di
     pairs : mapping of str to ndarray of int, shape (links, 2), or ParentFiles
         Sampled links as rows of the parent and of the child.
     """
-    tables = public_tables(run)
-    found = {name: Keys(tuple(table.column(one) for one in run.job.key(name))) for name, (_, table) in tables.items()}
+    keys = {}
+    for name, (_, table) in public_tables(run).items():
+        keys[name] = Keys(tuple(table.column(column) for column in run.job.key(name)))
 
     def make(name: str) -> Keys:
-        if name not in found:
-            names = run.job.key(name)
-            stated = {one.name: one for one in run.tables[name].domain.formats}
-            forms = tuple(stated.get(column) or _prefix(run, name, column) for column in names)
-            found[name] = Keys((), forms, format_key(run.tables[name]))
-            if links := key_links(run.job, name):
-                columns = dict(zip(names, found[name].at(np.arange(rows[name])), strict=True))
-                for link in links:
-                    above = make(link.parent).at(parents_of(pairs[link.called], rows[name]))
-                    own = dict(zip(run.job.ends(link)[0], above, strict=True))
-                    columns |= {column: values for column, values in own.items() if column in columns}
-                found[name] = Keys(tuple(columns.values()))
-        return found[name]
+        """Return the keys of a table, after those of the parents whose keys are part of its own."""
+        if name in keys:
+            return keys[name]
+        names = run.job.key(name)
+        stated = {form.name: form for form in run.tables[name].domain.formats}
+        forms = tuple(stated.get(column) or _prefix(run, name, column) for column in names)
+        keys[name] = Keys((), forms, format_key(run.tables[name]))
+        links = key_links(run.job, name)
+        if not links:
+            return keys[name]
+
+        columns = dict(zip(names, keys[name].at(np.arange(rows[name])), strict=True))
+        for link in links:
+            of_parents = make(link.parent).at(parents_of(pairs[link.called], rows[name]))
+            to_parent, _ = run.job.ends(link)
+            for column, values in zip(to_parent, of_parents, strict=True):
+                if column in columns:
+                    columns[column] = values
+        keys[name] = Keys(tuple(columns.values()))
+        return keys[name]
 
     for name in rows:
         make(name)
-    return found
+    return keys
 
 
 def _prefix(run: LinkedTables, name: str, column: str) -> str:
@@ -113,17 +124,19 @@ def with_distinct_ends(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs)
 
     Links with an order keep their parents where the other ends can be exchanged.
     """
-    found = dict(pairs)
+    changed = dict(pairs)
     for name in run.tables:
-        if links := sorted(pair_links(run.job, name), key=lambda one: not one.order):
-            one, other = links
-            ends = np.stack([parents_of(pairs[own.called], rows[name]) for own in links], axis=1)
-            stream = PublicStream(run.manifest["release"], f"keys {name}")
-            counts = [_rows_of(run, own.parent, rows) for own in links]
-            distinct = distinct_ends(ends, (counts[0], counts[1]), _bounds(run, one, other), stream)
-            for place, own in enumerate(links):
-                found[own.called] = _as_before(pairs[own.called], distinct[:, place])
-    return found
+        links = sorted(pair_links(run.job, name), key=lambda link: not link.order)  # the one with an order first
+        if not links:
+            continue
+        first, second = links
+        ends = np.stack([parents_of(pairs[link.called], rows[name]) for link in links], axis=1)
+        stream = PublicStream(run.manifest["release"], f"keys {name}")
+        counts = _rows_of(run, first.parent, rows), _rows_of(run, second.parent, rows)
+        distinct = distinct_ends(ends, counts, _bounds(run, first, second), stream)
+        for side, link in enumerate(links):
+            changed[link.called] = _as_before(pairs[link.called], distinct[:, side])
+    return changed
 
 
 def _as_before(links: Integers | ParentFiles, parents: Integers) -> Integers:
@@ -199,19 +212,24 @@ def _exchange(ends: Integers, rows: Integers, partners: Integers, width: int) ->
 def _change_end(
     ends: Integers, row: int, used: set[tuple[int, int]], degrees: list[Integers], bounds: tuple[int | None, int | None]
 ) -> None:
-    """Give a row a pair of ends that no other row has: with its first end if one is left, else with another one."""
+    """Give a row a pair of ends that no other row has: with its first end if one is left, else with another one.
+
+    Ends with few rows come first, and no end gets more rows than its bound. Changes `ends`, `used` (the pairs of other
+    rows) and `degrees` (numbers of rows of each first and each second end) in place; without a free pair, nothing.
+    """
     first, second = ends[row].tolist()
-    order = [first, *(one for one in np.argsort(degrees[0], kind="stable").tolist() if one != first)]
-    for one in order:
-        if one != first and bounds[0] is not None and degrees[0][one] >= bounds[0]:
+    others = [end for end in np.argsort(degrees[0], kind="stable").tolist() if end != first]
+    for new_first in [first, *others]:
+        if new_first != first and bounds[0] is not None and degrees[0][new_first] >= bounds[0]:
             continue
-        for other in np.argsort(degrees[1], kind="stable").tolist():
-            full = other != second and bounds[1] is not None and degrees[1][other] >= bounds[1]
-            if not full and (one, other) not in used:
-                degrees[0][first] -= 1
-                degrees[1][second] -= 1
-                degrees[0][one] += 1
-                degrees[1][other] += 1
-                used.add((one, other))
-                ends[row] = one, other
-                return
+        for new_second in np.argsort(degrees[1], kind="stable").tolist():
+            full = new_second != second and bounds[1] is not None and degrees[1][new_second] >= bounds[1]
+            if full or (new_first, new_second) in used:
+                continue
+            degrees[0][first] -= 1
+            degrees[1][second] -= 1
+            degrees[0][new_first] += 1
+            degrees[1][new_second] += 1
+            used.add((new_first, new_second))
+            ends[row] = new_first, new_second
+            return

@@ -56,7 +56,10 @@ class KeyIndex:
 
     @classmethod
     def of(cls, run: LinkedTables, name: str, columns: Columns) -> KeyIndex:
-        """Read the keys of a table. Those that number the rows in their order need no index."""
+        """Read the keys of a released table, for finding the row of a key.
+
+        Keys that number the rows in their order, with or without a prefix, need no index.
+        """
         import pandas as pd
 
         rows, numbered, prefix = 0, len(columns) == 1, ""
@@ -160,8 +163,8 @@ def released_ends(run: LinkedTables, link: LinkSection, most: int) -> ReleasedEn
 
 
 def _tables(run: LinkedTables, name: str, keys: list[Columns]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the first row and the key columns of every file."""
-    first, columns = 0, list(dict.fromkeys(one for own in keys for one in own))
+    """Yield the number of the first row and the key columns of every file of a table."""
+    first, columns = 0, list(dict.fromkeys(column for key in keys for column in key))
     for file in files_of(run, name):
         table = pq.read_table(file, columns=columns)
         yield first, table
@@ -175,8 +178,11 @@ class _Pairs:
         self._seen, self._files, self._spread, self._found = np.zeros(rows, bool), list[Integers](), False, False
 
     def add(self, pairs: Integers) -> None:
-        """Add the pairs of a file."""
-        codes = (pairs[0].astype(np.int64) << 32) | pairs[1]
+        """Add the pairs of a file, shape (2, pairs), and note whether one is repeated in it.
+
+        Pairs of different files can only be equal if their first rows are, which `_spread` records.
+        """
+        codes = (pairs[0].astype(np.int64) << 32) | pairs[1]  # rows are less than 2^32
         self._found |= len(np.unique(codes)) < len(codes)
         self._spread |= bool(self._seen[pairs[0]].any())
         self._seen[pairs[0]] = True

@@ -57,11 +57,13 @@ class ReleasedLink:
     @property
     def whole(self) -> bool:
         """Whether every end exists unless it may be null, no pair is repeated, and bounds and `loops` are respected."""
-        found, null = self.ends, self.ends.null and self.link.nulls != "keep"
-        if null or found.absent or found.repeated or self.loops:
+        refused_null = self.ends.null and self.link.nulls != "keep"
+        if refused_null or self.ends.absent or self.ends.repeated or self.loops:
             return False
-        return all(most is None or int(own.max(initial=0)) <= most
-                   for own, most in zip(self.degrees, self.bounds, strict=False))  # fmt: skip
+        for degrees, bound in zip(self.degrees, self.bounds, strict=False):
+            if bound is not None and int(degrees.max(initial=0)) > bound:
+                return False
+        return True
 
     @property
     def loops(self) -> int:
@@ -82,14 +84,15 @@ class ReleasedLink:
         return [link.bound if bounded else None, link.bound if neighbours.replaces else None]
 
     def measured(self) -> list[tuple[Integers, Floats]]:
-        """Return for each measured side the degrees and the noisy share of rows of at most this degree; [] if none."""
+        """Return for each measured side the degrees d and the noisy share of rows with at most d links; [] if none."""
         noisy = stored_draws(self.run, self.link).measured("degrees")
         if noisy is None:
             return []
-        places = piece_of(self.run, self.link).places
-        parts = np.split(noisy, np.cumsum([len(one) for one in places])[:-1])
-        rows = [max(len(own), 1) for own in self.degrees]
-        return [(at, part / count) for at, part, count in zip(places, parts, rows, strict=False)]
+        degrees_of_sides = piece_of(self.run, self.link).places
+        counts_of_sides = np.split(noisy, np.cumsum([len(degrees) for degrees in degrees_of_sides])[:-1])
+        rows_of_sides = [max(len(degrees), 1) for degrees in self.degrees]
+        return [(degrees, counts / rows) for degrees, counts, rows
+                in zip(degrees_of_sides, counts_of_sides, rows_of_sides, strict=False)]  # fmt: skip
 
     @property
     def expected(self) -> float | None:
@@ -121,8 +124,10 @@ class ReleasedLink:
 
     def context(self) -> dict[str, Any]:
         """Return the values for the report and `_links.json`."""
-        sides = {side: {"rows": len(own), "mean": float(own.sum() / max(len(own), 1)), "most": int(own.max(initial=0))}
-                 for side, own in zip(SIDES, self.degrees, strict=False)}  # fmt: skip
+        sides = {}
+        for side, degrees in zip(SIDES, self.degrees, strict=False):
+            mean = float(degrees.sum() / max(len(degrees), 1))
+            sides[side] = {"rows": len(degrees), "mean": mean, "most": int(degrees.max(initial=0))}
         return {"name": self.link.called, "kind": self.link.kind, "parent": self.link.parent, "child": self.link.child,
                 "links": self.ends.links, "without": self.ends.missing, "degrees": sides,
                 "bound": self.bounds[0], "whole": self.whole, "expected": self.expected,
@@ -131,16 +136,16 @@ class ReleasedLink:
 
 def codes_at(run: LinkedTables, name: str, rows: Integers) -> Integers:
     """Return the cells of some rows of a released table, shape (attributes, rows)."""
-    domain, begun = run.closed_job.domains[name], 0
+    domain, first = run.closed_job.domains[name], 0
     codes = np.zeros((len(domain.names), len(rows)), np.int64)
     for file in files_of(run, name):
         table = pq.read_table(file, columns=list(domain.columns(domain.names)))
-        mine = np.flatnonzero((rows >= begun) & (rows < begun + table.num_rows))
-        if len(mine):
-            batch = table.take(rows[mine] - begun)
-            arrays = {one: batch.column(one).combine_chunks() for one in batch.column_names}
-            codes[:, mine] = encode_batch(domain, arrays, domain.names)[0]
-        begun += table.num_rows
+        in_file = np.flatnonzero((rows >= first) & (rows < first + table.num_rows))
+        if len(in_file):
+            batch = table.take(rows[in_file] - first)
+            arrays = {column: batch.column(column).combine_chunks() for column in batch.column_names}
+            codes[:, in_file] = encode_batch(domain, arrays, domain.names)[0]
+        first += table.num_rows
     return codes
 
 
@@ -166,8 +171,8 @@ def write_report(run: LinkedTables) -> None:
 
     Raises ReportError, after both are written, if a section could not be rendered.
     """
-    found = [ReleasedLink(run, link) for link in run.job.link]
-    links = [one.context() for one in found]
+    released = [ReleasedLink(run, link) for link in run.job.link]
+    links = [link.context() for link in released]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
     framed = frame(run.manifest, run.job.about)
     cost, left = cache(lambda: _cost(run)), cache(lambda: remaining(run.run))
@@ -184,7 +189,7 @@ def write_report(run: LinkedTables) -> None:
         "protects": lambda: run.protects.words,
         "risk": lambda: run.run.attack_risk,
         "refusals": lambda: refusals(run.job, run.neighbours),
-        "links": lambda: [content | _shown(one) for one, content in zip(found, links, strict=True)],
+        "links": lambda: [content | _shown(link) for link, content in zip(released, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
     page, failed = render_sections(framed, SECTIONS.values(), values, "dpscale.runs.links", run)
@@ -193,6 +198,7 @@ def write_report(run: LinkedTables) -> None:
 
 
 def _cost(run: LinkedTables) -> dict[str, Any]:
+    """Return the values of the sections on the cost: ε and its δ, μ, additive δ and the period."""
     delta = run.job.privacy.delta or DELTA
     spent = run.run.spent
     figures = Spending().plus(spent).epsilon(GDP, delta), delta, float(spent.squared_mu) ** 0.5
@@ -202,33 +208,37 @@ def _cost(run: LinkedTables) -> dict[str, Any]:
 def _components(run: LinkedTables) -> list[dict[str, Any]]:
     """Return share, μ and ε of every component alone, and of searches and numbers of units; their squared μ add."""
     delta = run.job.privacy.delta or DELTA
-    first = {"first measurement": Cost.from_dict(one["cost"])} if (one := run.manifest.get(ALLOCATION)) else {}
-    costs = dict(first)
+    costs = dict[str, Cost]()
+    allocation = run.manifest.get(ALLOCATION)
+    if allocation:
+        costs["first measurement"] = Cost.from_dict(allocation["cost"])
     for entry, title in ((SEARCHES, "searches for cells"), (UNITS, "numbers of distinct units")):
-        if parts := parts_of_entry(run.run, entry):
+        parts = parts_of_entry(run.run, entry)
+        if parts:
             tables = ", ".join(name.partition(".")[2] for name in parts)
             costs[f"{title} of {tables}"] = Cost.total([cost for cost, _ in parts.values()]).coarsened()
     costs |= {name: cost for name, (cost, _) in parts_of_entry(run.run, "privacy").items()}
-    return [{"name": name, "share": _share(run, name), "mu": float(own.squared_mu) ** 0.5,
-             "epsilon": Spending().plus(own).epsilon(GDP, delta)} for name, own in costs.items()]  # fmt: skip
+    return [{"name": name, "share": _share(run, name), "mu": float(cost.squared_mu) ** 0.5,
+             "epsilon": Spending().plus(cost).epsilon(GDP, delta)} for name, cost in costs.items()]  # fmt: skip
 
 
 def _tables(run: LinkedTables) -> list[dict[str, Any]]:
+    """Return the rows of the table of tables; `most` is the largest number of rows of a unit."""
     most = {**run.neighbours.rows, **dict.fromkeys(run.neighbours.sides, "no unit")}
-    return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": one.public,
+    return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": section.public,
              "attributes": len(run.job.domains[name].names), "most": most.get(name),
-             "size": "" if one.public else describe_size(run, name)}
-            for name, one in run.job.tables.items()]  # fmt: skip
+             "size": "" if section.public else describe_size(run, name)}
+            for name, section in run.job.tables.items()]  # fmt: skip
 
 
-def _shown(one: ReleasedLink) -> dict[str, Any]:
-    """Return the values of a link that only the page has."""
-    run, link = one.run, one.link
-    return {"share": _share(run, f"links.{link.called}"), "plot": degree_plot(one), "sampled": one.is_sampled,
-            "associations": [each.picture() for each in one.associations],
-            "reproduced": reproduced(run, link, one.rows), "missing": not_reproduced(run, link, one.rows),
-            "allocation": describe_allocation(run, one.link, one.expected),
-            "at_bound": describe_bound(run, link, len(one.degrees[0]))}  # fmt: skip
+def _shown(released: ReleasedLink) -> dict[str, Any]:
+    """Return the values of a link that the page has and `_links.json` has not."""
+    run, link = released.run, released.link
+    return {"share": _share(run, f"links.{link.called}"), "plot": degree_plot(released), "sampled": released.is_sampled,
+            "associations": [association.picture() for association in released.associations],
+            "reproduced": reproduced(run, link, released.rows), "missing": not_reproduced(run, link, released.rows),
+            "allocation": describe_allocation(run, released.link, released.expected),
+            "at_bound": describe_bound(run, link, len(released.degrees[0]))}  # fmt: skip
 
 
 def _share(run: LinkedTables, piece: str) -> str:
@@ -241,11 +251,12 @@ def _count(run: LinkedTables, name: str) -> int:
     return sum(pq.read_metadata(file).num_rows for file in files_of(run, name))
 
 
-def degree_plot(one: ReleasedLink) -> str:
-    """Return a plot of the share of rows by largest degree: as released with noise, and of the synthetic rows."""
-    measured = one.measured()
-    if not any(len(at) > 1 for at, _ in measured):
+def degree_plot(released: ReleasedLink) -> str:
+    """Return a plot of the share of rows with at most d links: as released with noise, and of the synthetic rows."""
+    measured = released.measured()
+    if not any(len(degrees) > 1 for degrees, _ in measured):
         return ""
-    sides = [(name, at, shares, own.astype(float)) for name, (at, shares), own
-             in zip((one.link.parent, one.link.child), measured, one.degrees, strict=False)]  # fmt: skip
+    tables = released.link.parent, released.link.child
+    sides = [(name, degrees, noisy_shares, synthetic.astype(float)) for name, (degrees, noisy_shares), synthetic
+             in zip(tables, measured, released.degrees, strict=False)]  # fmt: skip
     return degree_shares(sides)

@@ -70,19 +70,21 @@ def row_limits(run: LinkedTables, name: str) -> dict[str, int | None]:
         return len(public_tables(run)[parent][0]) if public else int(describe_rows(run.tables[parent])["rows"])
 
     others = [link for link in required_links(run.job, name) if link.parent != name]
-    ends = pair_links(run.job, name)
     limits = [rows(link.parent) * link.bound for link in others]
-    limits += [math.prod(rows(link.parent) for link in ends)] if ends else []  # each pair of ends occurs once
+    ends = pair_links(run.job, name)
+    if ends:  # each pair of ends occurs once
+        limits.append(math.prod(rows(link.parent) for link in ends))
     most = min(limits, default=None)
     least = least_rows(run.job, name)
     return {"least": least if most is None else min(least, most), "most": most}
 
 
 def joint_sizes(run: LinkedTables) -> dict[str, float]:
-    """Return the sizes of tables whose estimates contradict the bounds of their links.
+    """Return the sizes of tables whose estimates contradict the bounds of their links, changed so that they agree.
 
-    A table is weighted by its cost: the variance of its estimated rows per row of the root is inversely proportional.
-    Tables whose rows are stated are left out.
+    A child has at most `rows` rows for each row of the root, so sizes divided by `rows` must not increase from a table
+    to its child; the closest such sizes are the result. A table is weighted by its cost: the variance of its estimated
+    rows per row of the root is inversely proportional. Tables whose rows are stated are left out.
     """
     stated = {name for name in run.tables if stated_rows(run.job, name)}
     above = {name: link.parent for name, link in run.neighbours.above.items()

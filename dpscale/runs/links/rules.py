@@ -78,13 +78,17 @@ class RuledRows:
             return pairs
         stream = PublicStream(release, f"rules of {link.called}")
         self._prepare(link.child, pairs[:, 1], stream)
-        found, left = repair_links(pairs, self._possible(link, rules, bound), stream)
-        for at in left.tolist():
-            self._change(link, int(found[at, 1]), int(found[at, 0]), stream)
-        known = np.full(len(self.codes(link.child)), -1, np.int64)
-        known[found[:, 1]] = found[:, 0]
-        self.parents[link.called] = known
-        return self._in_order(link, found)
+
+        # exchange parents first; where that does not help, change cells of the child
+        repaired, unsolved = repair_links(pairs, self._possible(link, rules, bound), stream)
+        for place in unsolved.tolist():
+            parent, child = repaired[place]
+            self._change(link, int(child), int(parent), stream)
+
+        parent_of = np.full(len(self.codes(link.child)), -1, np.int64)
+        parent_of[repaired[:, 1]] = repaired[:, 0]
+        self.parents[link.called] = parent_of
+        return self._in_order(link, repaired)
 
     def _prepare(self, table: str, children: Integers, stream: PublicStream) -> None:
         """Change the cells of children that no parent fits in some link with rules."""
@@ -105,34 +109,42 @@ class RuledRows:
         return pairs[np.lexsort((np.arange(len(pairs)), dates, pairs[:, 0]))]
 
     def _cells(self, table: str, attribute: str) -> Integers32:
-        """Return the cells of an attribute with the changes so far."""
+        """Return the cells of an attribute with the changes so far, shape (rows,)."""
         name = f"{table}.{attribute}"
         if name not in self.current:
-            at = list(self.job.domains[table].names).index(attribute)
-            self.current[name] = self.codes(table)[:, at].copy()
+            column = list(self.job.domains[table].names).index(attribute)
+            self.current[name] = self.codes(table)[:, column].copy()
         return self.current[name]
 
     def _possible(self, link: LinkSection, rules: list[LinkedRule], bound: int | None) -> PossibleLinks:
         """Return classes of rows by the cells in the rules, and the possible links between classes."""
-        sides = []
-        for table, own in ((link.parent, [one.parent for one in rules]), (link.child, [one.child for one in rules])):
-            names = list(dict.fromkeys(name for part in own for name in part))
+
+        def classes(table: str, names_of_rules: list[tuple[str, ...]]) -> tuple[list[str], Integers, Integers]:
+            """Return the attributes in rules, the cells of each class, and the class of each row."""
+            names = list(dict.fromkeys(name for attributes in names_of_rules for name in attributes))
             domain = self.job.domains[table]
             cells = np.stack([self._cells(table, name) for name in names], axis=1)
-            sides.append((table, names, *distinct(cells, [domain[name].size for name in names])))
-        (parent, one, rows, of), (child, two, others, to) = sides
-        check_size(len(rows), len(others))
-        columns = {f"{parent}.{name}": np.repeat(rows[:, i], len(others)) for i, name in enumerate(one)}
-        columns |= {f"{child}.{name}": np.tile(others[:, i], len(rows)) for i, name in enumerate(two)}
-        broken = _broken(rules, columns.__getitem__).reshape(len(rows), len(others))
-        return PossibleLinks(of, to, ~broken, bound)
+            return names, *distinct(cells, [domain[name].size for name in names])
+
+        parent_names, parents, class_of_parent = classes(link.parent, [rule.parent for rule in rules])
+        child_names, children, class_of_child = classes(link.child, [rule.child for rule in rules])
+        check_size(len(parents), len(children))
+
+        # one column for each attribute over all pairs of classes, parents by children
+        columns = {}
+        for i, name in enumerate(parent_names):
+            columns[f"{link.parent}.{name}"] = np.repeat(parents[:, i], len(children))
+        for i, name in enumerate(child_names):
+            columns[f"{link.child}.{name}"] = np.tile(children[:, i], len(parents))
+        broken = _broken(rules, columns.__getitem__).reshape(len(parents), len(children))
+        return PossibleLinks(class_of_parent, class_of_child, ~broken, bound)
 
     def _change(self, link: LinkSection, child: int, parent: int | None, stream: PublicStream) -> None:
         """Change a cell of a child so that the parent fits it, or some parent if it is None.
 
         If no single cell satisfies all rules, further cells of the row follow.
         """
-        names = tuple(dict.fromkeys(one.child[-1] for one in self.job.linked_rules[link.called]))
+        names = tuple(dict.fromkeys(rule.child[-1] for rule in self.job.linked_rules[link.called]))
         changing = _ChangingRow(link, parent, child)
         if any(self._set_allowed(changing, name, None, stream) for name in names) or self._follow(changing, stream):
             return
@@ -140,26 +152,34 @@ class RuledRows:
                         f" {link.parent}", "rules that allow some value", "state fewer rules")  # fmt: skip
 
     def _follow(self, changing: _ChangingRow, stream: PublicStream) -> bool:
-        """Change one cell of a child after the other until all rules hold; return whether they do."""
+        """Change one cell of a child after the other until all rules hold; return whether they do.
+
+        Each attribute changes at most once, and only one whose column no other attribute shares.
+        """
         domain, changed = self.job.domains[changing.link.child], set[str]()
         alone = {name for name in domain.names if not domain.is_shared(domain[name].column)}
-        while broken := self._broken_names(changing):
+        broken = self._broken_names(changing)
+        while broken:
             free = [name for names in broken for name in reversed(names) if name in alone - changed]
             if not free:
                 return False
             changed.add(free[0])
             if not self._set_allowed(changing, free[0], changed, stream):
                 return False
+            broken = self._broken_names(changing)
         return True
 
     def _broken_names(self, changing: _ChangingRow) -> list[tuple[str, ...]]:
         """Return the child's attributes of the rules that a row breaks, those across tables first."""
         table, row = changing.link.child, changing.child
-        own = {name: self._cells(table, name)[row : row + 1].astype(np.int64)
-               for name in self.job.domains[table].names}  # fmt: skip
-        linked = [rule.child for one, rules in self._ruled(table) for rule in rules
-                  if not self._fits(one, [rule], own, self._known(changing, one))[0]]  # fmt: skip
-        return linked + [rule.names for rule in self.job.domains[table].rules if rule.broken(own.__getitem__)[0]]
+        cells = {name: self._cells(table, name)[row : row + 1].astype(np.int64)
+                 for name in self.job.domains[table].names}  # fmt: skip
+        linked = []
+        for link, rules in self._ruled(table):
+            for rule in rules:
+                if not self._fits(link, [rule], cells, self._known(changing, link))[0]:
+                    linked.append(rule.child)
+        return linked + [rule.names for rule in self.job.domains[table].rules if rule.broken(cells.__getitem__)[0]]
 
     def _set_allowed(self, changing: _ChangingRow, name: str, changed: set[str] | None, stream: PublicStream) -> bool:
         """Change a cell of a child to a possible one, by the frequency of cells; return whether there is one.
@@ -170,26 +190,29 @@ class RuledRows:
         allowed = self._allowed(changing, name, changed)
         if not allowed.any():
             return False
-        weights = np.cumsum((self._frequency(table, name) + 1e-9) * allowed)
+        weights = np.cumsum((self._frequency(table, name) + 1e-9) * allowed)  # cells that no row has are possible, too
         cell = int(np.searchsorted(weights, float(stream.uniforms(1)[0]) * weights[-1], side="right"))
         self._set(table, name, changing.child, min(cell, int(np.flatnonzero(allowed)[-1])))
         return True
 
     def _allowed(self, changing: _ChangingRow, name: str, changed: set[str] | None) -> Flags:
-        """Return the cells of a child's attribute that satisfy the rules of its table, and those with its parents."""
+        """Return a mask of the cells of a child's attribute that satisfy the rules, also those with its parents.
+
+        Rules over other attributes than those that are `changed` are left out, unless it is None.
+        """
         table = changing.link.child
         domain = self.job.domains[table]
         size = domain[name].size
-        own = {other: np.full(size, self._cells(table, other)[changing.child]) for other in domain.names}
-        own[name] = np.arange(size)
+        cells = {other: np.full(size, self._cells(table, other)[changing.child]) for other in domain.names}
+        cells[name] = np.arange(size)
         allowed = np.ones(size, np.bool_)
         for rule in domain.rules:
             if changed is None or changed.issuperset(rule.names):
-                allowed &= ~rule.broken(own.__getitem__)
+                allowed &= ~rule.broken(cells.__getitem__)
         for link, rules in self._ruled(table):
-            chosen = [rule for rule in rules if changed is None or changed.issuperset(rule.child)]
-            if chosen:
-                allowed &= self._fits(link, chosen, own, self._known(changing, link))
+            applied = [rule for rule in rules if changed is None or changed.issuperset(rule.child)]
+            if applied:
+                allowed &= self._fits(link, applied, cells, self._known(changing, link))
         return allowed
 
     def _ruled(self, table: str) -> list[tuple[LinkSection, list[LinkedRule]]]:
@@ -203,14 +226,22 @@ class RuledRows:
 
     def _fits(self, link: LinkSection, rules: list[LinkedRule], own: Mapping[str, Integers], parent: int | None
               ) -> Flags:  # fmt: skip
-        """Return which cells of a child fit its parent in a link, or some parent if it is None."""
-        names = list(dict.fromkeys(name for one in rules for name in one.parent))
+        """Return which rows of a child fit its parent in a link, or some parent if it is None.
+
+        Parameters
+        ----------
+        own : mapping of str to ndarray
+            Cells of the possible rows of the child by attribute, all of one length.
+        parent : int or None
+            Row of the parent.
+        """
+        names = list(dict.fromkeys(name for rule in rules for name in rule.parent))
         cells = np.stack([self._cells(link.parent, name) for name in names], axis=1)
-        kinds = cells[parent : parent + 1] if parent is not None else self._kinds((link.called, *names), cells)
-        size = len(next(iter(own.values())))
-        columns = {f"{link.child}.{name}": np.tile(values, len(kinds)) for name, values in own.items()}
-        columns |= {f"{link.parent}.{name}": np.repeat(kinds[:, i], size) for i, name in enumerate(names)}
-        return np.asarray((~_broken(rules, columns.__getitem__)).reshape(len(kinds), size).any(axis=0))
+        parent_cells = cells[parent : parent + 1] if parent is not None else self._kinds((link.called, *names), cells)
+        rows = len(next(iter(own.values())))
+        columns = {f"{link.child}.{name}": np.tile(values, len(parent_cells)) for name, values in own.items()}
+        columns |= {f"{link.parent}.{name}": np.repeat(parent_cells[:, i], rows) for i, name in enumerate(names)}
+        return np.asarray((~_broken(rules, columns.__getitem__)).reshape(len(parent_cells), rows).any(axis=0))
 
     def _kinds(self, key: tuple[str, ...], cells: Integers32) -> Integers32:
         """Return the distinct rows of a parent in some attributes, which the key names after the link."""

@@ -56,25 +56,25 @@ def reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
 
 def not_reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
     """Return the properties that need not be reproduced, with reasons; the parameters are those of `reproduced`."""
-    draws, found = stored_draws(run, link), []
+    draws, lines = stored_draws(run, link), []
     piece = piece_of(run, link)
     if not piece.modelled:
         return ["anything else, because no share of the budget would pay: links are random"]
     if not draws.has("degrees"):
         reason = f"rows of {link.parent} have no bound" if not piece.bounded else _unmeasured(link)
-        found.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
+        lines.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
     if not draws.has("both") and link.mechanism != "published":
-        found.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
+        lines.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
                      "than it removes error)")  # fmt: skip
     if link.via is None and link.kind != "one-to-one" and not (link.bound == 1 and piece.bounded):
         if link.order:
-            found += [] if draws.has("steps") else [f"the order of rows of {link.child}"]
+            lines += [] if draws.has("steps") else [f"the order of rows of {link.child}"]
         elif not draws.has("siblings"):
-            found.append(f"the similarity of rows of {link.child} with one parent ({_reason(run, link)})")
+            lines.append(f"the similarity of rows of {link.child} with one parent ({_reason(run, link)})")
         elif not _fits(run, link, rows):
-            found.append(f"the similarity of rows of {link.child} with one parent (attributes of both tables may have "
+            lines.append(f"the similarity of rows of {link.child} with one parent (attributes of both tables may have "
                          "too many combinations)")  # fmt: skip
-    return found
+    return lines
 
 
 def _sides(link: LinkSection) -> list[tuple[str, str]]:
@@ -142,9 +142,15 @@ def describe_bound(run: LinkedTables, link: LinkSection, rows: int) -> dict[str,
         return None
     below = float(noisy[len(piece.places[0]) - 1])
     share, error = 1 - below / max(rows, 1), math.sqrt(piece.degrees_draw().lattice_variance) / max(rows, 1)
-    clipped = min(max(share, 0.0), 1.0)
-    least = share - SURE * error
-    return {"rows": clipped * rows, "share": clipped, "error": error, "sure": least > 0, "warn": least > MANY}
+    clipped = min(max(share, 0.0), 1.0)  # noise may lead out of the range
+    least_share = share - SURE * error
+    return {
+        "rows": clipped * rows,
+        "share": clipped,
+        "error": error,
+        "sure": least_share > 0,
+        "warn": least_share > MANY,
+    }
 
 
 LITTLE, MUCH = 0.97, 0.1  # expected error relative to random links, and share of cut links, for a warning
@@ -161,22 +167,23 @@ def describe_allocation(run: LinkedTables, link: LinkSection, expected: float | 
     expected : float or None
         Expected error of the link relative to random links by the plan of its measurement.
     """
-    found, name = [], link.called
-    if content := run.allocated_or_none:
+    lines, name = [], link.called
+    content = run.allocated_or_none
+    if content:
         error, random = content["errors"][name], content["random_links"][name]
-        of = "the first measurement" if content["measured"] else "usual numbers of rows"
-        text = (f"By {of}, the expected total variation of marginals over both ends of {name} is"
+        source = "the first measurement" if content["measured"] else "usual numbers of rows"
+        text = (f"By {source}, the expected total variation of marginals over both ends of {name} is"
                 f" {figure(error)}; that of random links between tables with equal shares of the budget is"
                 f" {figure(random)}.")  # fmt: skip
-        found.append({"text": text, "warn": error > random})
+        lines.append({"text": text, "warn": error > random})
         if (cut := content.get("cut", {}).get(name)) is not None and cut >= LEAST_CUT:
             bound = "was chosen from this measurement" if name in content.get("bounds", {}) else "is that of the job"
-            found.append({"text": f"About {100 * cut:.0f} % of the links of {name} in the data are beyond the bound of"
+            lines.append({"text": f"About {100 * cut:.0f} % of the links of {name} in the data are beyond the bound of"
                           f" {link.bound}, which {bound}, and were not counted.", "warn": cut > MUCH})  # fmt: skip
     if expected is not None and expected > 1 and link.mechanism == "published":
         text = f"By the noise of its marginals, {LOSES}: {name} has {figure(expected)} times their expected error."
-        found.append({"text": text, "warn": True})
+        lines.append({"text": text, "warn": True})
     elif expected is not None and expected > LITTLE:
-        found.append({"text": f"The share of {name} is too small for a signal: its links are hardly better than random"
+        lines.append({"text": f"The share of {name} is too small for a signal: its links are hardly better than random"
                       " ones.", "warn": True})  # fmt: skip
-    return found
+    return lines

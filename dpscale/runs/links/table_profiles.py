@@ -77,9 +77,13 @@ class TableProfiles:
 
 
 def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProfiles:
-    """Return the profiles of the rows of a table."""
-    sizes = tuple(int(run.closed_job.domains[name][one].size) for one in run.closed_job.domains[name].names)
-    found: list[tuple[Path, int, Counted]]
+    """Return the profiles (distinct rows) of a table with their numbers of rows.
+
+    The rows of each part of a synthetic table are drawn in a task, which writes their profiles into a file.
+    """
+    domain = run.closed_job.domains[name]
+    sizes = tuple(int(domain[attribute].size) for attribute in domain.names)
+    counted: list[tuple[Path, int, Counted]]  # of each part its file, number of rows, and its profiles and their counts
     if name in run.tables:
         table = run.tables[name]
         index = json.loads(read_text(table.path / "synthetic" / "_rows.json"))
@@ -88,17 +92,18 @@ def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProf
         tag = hashlib.sha256(text.encode()).hexdigest()[:16]
         items = [(str(table.path), str(model_folder(table)), index["method"], sizes, part,
                   run.path / FOLDER / f"{name}-{tag}-{part.number}.npy") for part in parts]  # fmt: skip
-        found = list(each(_draw_part, items))
+        counted = list(each(_draw_part, items))
     else:
         file = run.path / FOLDER / f"{name}.npy"
         numbers = np.ravel_multi_index(tuple(public_tables(run)[name][0].T), sizes).astype(np.int64)
-        found = [(file, len(numbers), _stored(file, numbers, sizes))]
-    kinds = np.unique(np.concatenate([own for _, _, (own, _) in found]))
-    counts = np.zeros(len(kinds), np.int64)
-    for _, _, (own, number) in found:
-        counts[np.searchsorted(kinds, own)] += number
-    ends = tuple(int(end) for end in np.cumsum([rows for _, rows, _ in found]))
-    return TableProfiles(sizes, kinds, counts, tuple(file for file, _, _ in found), ends)
+        counted = [(file, len(numbers), _stored(file, numbers, sizes))]
+
+    profiles = np.unique(np.concatenate([in_part for _, _, (in_part, _) in counted]))
+    counts = np.zeros(len(profiles), np.int64)
+    for _, _, (in_part, numbers_of_rows) in counted:
+        counts[np.searchsorted(profiles, in_part)] += numbers_of_rows
+    ends = tuple(int(end) for end in np.cumsum([rows for _, rows, _ in counted]))
+    return TableProfiles(sizes, profiles, counts, tuple(file for file, _, _ in counted), ends)
 
 
 def _draw_part(item: tuple[str, str, str, tuple[int, ...], RowPart, Path]) -> tuple[Path, int, Counted]:

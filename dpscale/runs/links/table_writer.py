@@ -65,12 +65,13 @@ def write_tables(run: LinkedTables, pairs: Mapping[str, Integers | ParentFiles],
     ----------
     run : LinkedTables
     pairs : mapping of str to ndarray or ParentFiles
-        By link, rows of the parent and of the child; by TABLE.ATTRIBUTE, rows whose cells rules changed, and these.
+        By link, rows of the parent and of the child; by TABLE.ATTRIBUTE, rows whose cells rules changed, and the new
+        cells.
     engine : Engine
     """
     job, public = run.job, {name: rows for name, (_, rows) in public_tables(run).items()}
-    described = {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()}
-    rows = {name: int(one["rows"]) for name, one in described.items()}
+    described = {name: json.loads(read_text(table.path / "synthetic/_rows.json")) for name, table in run.tables.items()}
+    rows = {name: int(description["rows"]) for name, description in described.items()}
     pairs = with_distinct_ends(run, rows, pairs)
     keys = release_keys(run, rows, pairs)
     files: dict[str, list[str]] = {}
@@ -81,9 +82,10 @@ def write_tables(run: LinkedTables, pairs: Mapping[str, Integers | ParentFiles],
             files[name] = _with_keys(run, name, described[name], keys, pairs, engine)
     _satisfy_rules(run, files, pairs)
     for link in job.link:
-        found = pairs.get(link.called)
-        if link.via is not None and isinstance(found, np.ndarray):
-            files[link.called] = _write_parts(run.path / "synthetic" / link.called, _paired(run, link, keys, found))
+        rows_of_ends = pairs.get(link.called)
+        if link.via is not None and isinstance(rows_of_ends, np.ndarray):
+            table_of_pairs = _paired(run, link, keys, rows_of_ends)
+            files[link.called] = _write_parts(run.path / "synthetic" / link.called, table_of_pairs)
     write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
 
 
@@ -102,20 +104,24 @@ def _satisfy_rules(run: LinkedTables, files: Mapping[str, list[str]], pairs: Map
 
 def _with_keys(run: LinkedTables, name: str, description: Mapping[str, Any], keys: Mapping[str, Keys],
                pairs: Mapping[str, Integers | ParentFiles], engine: Engine) -> list[str]:  # fmt: skip
-    """Write a synthetic table's files with its keys and its parents' keys."""
+    """Write a synthetic table's files with its keys and its parents' keys; return their names in the database.
+
+    Each file is a task, which gets the keys of the table and of its parents once for each worker.
+    """
     above = [link for link in run.job.link if link.child == name and link.via is None]
     links = []
     for link in above:
-        own = pairs[link.called]
-        if not isinstance(own, ParentFiles):
-            own = stored_parents(run.path / FOLDER, link.called, own, description["rows"])
-        links.append((run.job.ends(link)[0], own))
+        parents = pairs[link.called]
+        if not isinstance(parents, ParentFiles):
+            parents = stored_parents(run.path / FOLDER, link.called, parents, description["rows"])
+        to_parent, _ = run.job.ends(link)
+        links.append((to_parent, parents))
     sources = [run.tables[name].path / "synthetic" / file for file in description["files"]]
     lengths = engine.map(_length, [(source,) for source in sources], "tables")
     firsts = np.cumsum([0, *lengths]).tolist()
     files = [KeyedFile(source, run.path / "synthetic" / name, first, run.job.key(name), tuple(links))
              for source, first in zip(sources, firsts, strict=False)]  # fmt: skip
-    sent = [engine.broadcast(keys[one], "tables") for one in (name, *(link.parent for link in above))]
+    sent = [engine.broadcast(keys[table], "tables") for table in (name, *(link.parent for link in above))]
     return engine.map(_write_keyed, [(file, *sent) for file in files], "tables")
 
 
@@ -123,26 +129,27 @@ def _length(source: Path) -> int:
     return int(pq.read_metadata(source).num_rows)
 
 
-def _write_keyed(file: KeyedFile, own: Keys, *above: Keys) -> str:
+def _write_keyed(file: KeyedFile, own_keys: Keys, *parent_keys: Keys) -> str:
     """Write a file with its keys and its parents' keys; return its name in the database."""
     part = pq.read_table(file.source)
     rows = np.arange(file.first, file.first + part.num_rows, dtype=np.int64)
-    columns: dict[str, Any] = dict(zip(file.own, own.at(rows), strict=True)) if file.own else {}
-    for (names, parents), keys in zip(file.links, above, strict=True):
+    columns: dict[str, Any] = dict(zip(file.own, own_keys.at(rows), strict=True)) if file.own else {}
+    for (names, parents), keys in zip(file.links, parent_keys, strict=True):
         columns |= dict(zip(names, keys.at(parents.of(file.first, file.first + part.num_rows)), strict=True))
     columns |= {name: part.column(name) for name in part.column_names if name not in columns}
     return _write(file.folder, file.source.name, columns)
 
 
 def _paired(run: LinkedTables, link: LinkSection, keys: Mapping[str, Keys], pairs: Integers) -> pa.Table:
-    """Return the table of pairs."""
-    found: dict[str, Any] = {}
+    """Return the table of pairs of a link: the keys of both ends, given the rows of both, shape (links, 2)."""
+    key_columns: dict[str, Any] = {}
     for columns, name, rows in zip(run.job.ends(link), (link.parent, link.child), pairs.T, strict=True):
-        found |= dict(zip(columns, keys[name].at(rows), strict=True))
-    return pa.table(found)
+        key_columns |= dict(zip(columns, keys[name].at(rows), strict=True))
+    return pa.table(key_columns)
 
 
 def _write_parts(folder: Path, table: pa.Table) -> list[str]:
+    """Write a table in files of PART_ROWS rows; return their names in the database."""
     starts = range(0, max(table.num_rows, 1), PART_ROWS)
     parts = [table.slice(start, PART_ROWS) for start in starts]
     return [_write(folder, f"part-{i:05d}.parquet", dict(zip(part.column_names, part.columns, strict=True)))
@@ -150,7 +157,7 @@ def _write_parts(folder: Path, table: pa.Table) -> list[str]:
 
 
 def _write(folder: Path, name: str, columns: Mapping[str, pa.Array]) -> str:
-
+    """Write the columns into one file; return its name in the database."""
     with writing(folder / name, durable=False) as file:
         pq.write_table(pa.table(dict(columns)), file, store_schema=False)
     return f"{folder.name}/{name}"

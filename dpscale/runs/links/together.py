@@ -51,8 +51,10 @@ class TablesTogether(Part):
         """Return the bounds of the first measurement, with the folder of a draw before its name."""
         if self.whole.allocation is None:
             return {}
-        decided = self.decided.bounds
-        bounds = {f"{folder}/{name}": bound for folder, own in decided.items() for name, bound in own.items()}
+        bounds = {}
+        for folder, by_name in self.decided.bounds.items():
+            for name, bound in by_name.items():
+                bounds[f"{folder}/{name}"] = bound
         return {
             "bounds": bounds,
             "contribution": "neighbours as in the other parts, before the bounds of links",
@@ -75,15 +77,16 @@ class TablesTogether(Part):
 
     @property
     def journaled(self) -> list[Journaled]:
+        """The draws that each folder of the first measurement must have; the sums of a link change together."""
         if self.whole.allocation is None:
             return []
-        found = list[Journaled]()
-        for folder, own in self.decided.bounds.items():
+        journaled = list[Journaled]()
+        for folder, bounds in self.decided.bounds.items():
             draws = {name: DrawFacts(f"{folder}/{name}", bound["values"], group=folder if name in SUMS else None)
-                     for name, bound in own.items()}  # fmt: skip
+                     for name, bound in bounds.items()}  # fmt: skip
             place = self.run.path / "allocation" / folder
-            found.append(Journaled("allocation", place, draw_name, draws, (), ["shares.json"]))
-        return found
+            journaled.append(Journaled("allocation", place, draw_name, draws, (), ["shares.json"]))
+        return journaled
 
     def check_charge(self, entry: str) -> None:
         """Raise BudgetError for another division of the budget than the ledger has, or for too high a cost in total."""

@@ -78,6 +78,7 @@ class AnswersPart(TablePart):
 
     @property
     def manifest(self) -> dict[str, Any]:
+        """Manifest of the run, with the entries of the last period's draws and the period that is answered."""
         drawn = self.drawn.manifest
         facts = {name: drawn.get(name) for name in ("snapshot", "secret_tag", "columns")}
         period = {"name": self.stream.labels[self.number], "number": self.number, "answers": self.path.name}
@@ -166,7 +167,11 @@ _open: dict[str, AnswersPart] = {}
 
 
 def combine_file(path: str, number: int, span: Span) -> None:
-    """Write the combined values of a decision at some positions of its layout."""
+    """Write the combined values of a decision at some positions of its layout.
+
+    They are the sum over periods of coefficient times drawn values, plus those of an earlier horizon if there is one.
+    `span` is the first and the last position (exclusive) in the layout's sequence of requests.
+    """
     run = _opened(path)
     store, decision = run.measurements, run.decisions[number]
     layout = store.file_layout(decision)
@@ -179,6 +184,7 @@ def combine_file(path: str, number: int, span: Span) -> None:
             total += weight * period.measurements.read_span(decision, span, layout.starts, texts)
     if run.earlier is not None:
         total += _earlier_total(run.earlier, drawn, span)
+
     requests = as_requests(decision.requests).take(positions)
     cuts = (bounds - bounds[0]).tolist()
     write_values(store.folder / file_name(number, span), store.head, _labelled(run, requests, drawn, cuts, total))
@@ -202,10 +208,10 @@ def _earlier_total(earlier: EarlierValues, drawn: MeasurementRequests, span: Spa
     """Return the values of an earlier horizon in the units of the draws of the periods."""
     decision = earlier.store.measurement_plan.first_decision()
     layout = earlier.store.file_layout(decision)
-    own = as_requests(decision.requests).take(layout.sequence[span[0] : span[1]])
-    texts = pa.array([own.text(index) for index in range(len(own))], pa.string())
+    requests = as_requests(decision.requests).take(layout.sequence[span[0] : span[1]])
+    texts = pa.array([requests.text(index) for index in range(len(requests))], pa.string())
     values = earlier.store.read_span(decision, span, layout.starts, texts)
-    scales = [drawn[index].draw.multiplier / own[index].draw.multiplier for index in range(len(own))]
+    scales = [drawn[index].draw.multiplier / requests[index].draw.multiplier for index in range(len(requests))]
     return values * np.repeat(scales, np.diff(layout.starts[span[0] : span[1] + 1]))
 
 
@@ -215,5 +221,5 @@ def _labelled(
     """Yield label and values of each request, in the units of its draw instead of those of the periods' draws."""
     for index in range(len(requests)):
         scale = requests[index].draw.multiplier / drawn[index].draw.multiplier
-        own = values[bounds[index] : bounds[index + 1]] * scale
-        yield requests.text(index), run.shifted(requests[index], own)
+        scaled = values[bounds[index] : bounds[index + 1]] * scale
+        yield requests.text(index), run.shifted(requests[index], scaled)

@@ -62,13 +62,15 @@ def hashes_by_period(
 
 
 def _hash_of_files(table: Table, number: int, weights: PeriodWeights, engine: Engine) -> str:
-    own = tuple(part for part in table.partitions if _number_of(part, weights) == number)
-    if not own:
+    """Return the hash of the contents of the files whose folder names a period, given its number."""
+    of_period = tuple(part for part in table.partitions if _number_of(part, weights) == number)
+    if not of_period:
         return hashlib.sha256(b"").hexdigest()
-    return snapshot(replace(table, partitions=own), each=engine.each("snapshot"))
+    return snapshot(replace(table, partitions=of_period), each=engine.each("snapshot"))
 
 
 def _number_of(partition: Partition, weights: PeriodWeights) -> int:
+    """Return the number of the period that a partition's folder names; −1 for the folder of nulls."""
     label = dict(partition.fixed)[weights.attribute.column]
     try:
         return read_period(weights.attribute.by, label) - weights.attribute.low if label is not None else -1
@@ -80,8 +82,12 @@ def _number_of(partition: Partition, weights: PeriodWeights) -> int:
 def sum_records(
     partitions: Sequence[Partition], domain: Domain, names: Sequence[str], weights: PeriodWeights, unit: str | None
 ) -> Words:
-    """Return the sums of the records of each period, shape (periods, 3): two mixes and the number of records."""
-    out = np.zeros((weights.count, 3), np.uint64)
+    """Return the sums of the records of each period, shape (periods, 3): two mixes and the number of records.
+
+    A mix is a 64-bit hash of a record; its sum, modulo 2^64, does not depend on the order of records, and equal sums
+    mean equal records but for a negligible probability.
+    """
+    sums = np.zeros((weights.count, 3), np.uint64)
     for partition in partitions:
         units = _units(partition, unit)
         for codes, gone, periods, first in encoded_with_periods(domain, partition, names, weights):
@@ -89,16 +95,16 @@ def sum_records(
             if units is not None:
                 words = words + units[first : first + len(words)] * MIXES[0]
             counted = ~gone
-            for lane, mix in enumerate(MIXES):
+            for column, mix in enumerate(MIXES):
                 mixed = (words ^ mix) * mix
                 mixed ^= mixed >> SHIFT
-                np.add.at(out[:, lane], periods[counted], (mixed * mix)[counted])
-            out[:, 2] += np.bincount(periods[counted], minlength=weights.count).astype(np.uint64)
-    return out
+                np.add.at(sums[:, column], periods[counted], (mixed * mix)[counted])
+            sums[:, 2] += np.bincount(periods[counted], minlength=weights.count).astype(np.uint64)
+    return sums
 
 
 def _units(partition: Partition, unit: str | None) -> Words | None:
-    """Return a 64-bit hash of the unit of each row of a partition."""
+    """Return a 64-bit hash of the unit of each row of a partition; None without a unit."""
     if unit is None:
         return None
     parts = [identities(batch[unit], unit).words for batch in partition.batches([unit], unit)]
@@ -117,7 +123,7 @@ def compare_contents(run: GrowingPart, hashes: Sequence[str]) -> None:
     Raises DataError if the records of an earlier period changed, unless the job accepts that.
     """
     key = read_secret(run.hash_key)
-    tags = {label: snapshot_tag(key, f"{label}:{one}") for label, one in zip(run.labels, hashes, strict=False)}
+    tags = {label: snapshot_tag(key, f"{label}:{content}") for label, content in zip(run.labels, hashes, strict=False)}
     known = run.manifest.get("contents", {})
     changed = [label for label in run.labels[: len(hashes) - 1] if known.get(label) != tags[label]]
     if changed and run.changes == "accept":
@@ -128,7 +134,8 @@ def compare_contents(run: GrowingPart, hashes: Sequence[str]) -> None:
         raise DataError("data.path", f"the records of {changed[0]}, which was released, changed",
                         "the records of earlier periods as they were: a late record belongs to the period in which"
                         " it arrives", f"restore them{erasure}")  # fmt: skip
-    if (label := run.labels[len(hashes) - 1]) not in known:
+    label = run.labels[len(hashes) - 1]
+    if label not in known:
         run.update(contents={**known, label: tags[label]})
 
 

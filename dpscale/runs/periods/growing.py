@@ -138,14 +138,18 @@ class GrowingPart(Part):
         return self.part_at(f"{FOLDER}/{self.labels[number]}/{kind}")
 
     def shared_noise(self, labels: Sequence[str | int], kind: str) -> Floats:
-        """Return the covariances of the values of answers of one kind at released periods, in any unit."""
-        found = self.time_plan.shared_noise(kind, [self.number_of(label) for label in labels])
-        if kind == CUMULATIVE and (earlier := read_earlier(self)) is not None:
-            found += self.planning_problem.budget.amount / earlier.amount / self.time_plan.factor
-        return found
+        """Return the covariances of the values of answers of one kind at released periods, shape (periods, periods).
+
+        Their unit is arbitrary. Running answers that continue an earlier horizon share the noise of its last answers.
+        """
+        covariances = self.time_plan.shared_noise(kind, [self.number_of(label) for label in labels])
+        earlier = read_earlier(self) if kind == CUMULATIVE else None
+        if earlier is not None:
+            covariances += self.planning_problem.budget.amount / earlier.amount / self.time_plan.factor
+        return covariances
 
     def part_at(self, folder: str) -> TablePart:
-        """Return the part of a period or of its answers, by its folder."""
+        """Return the part of a period or of its answers or rows, by its folder: FOLDER/LABEL or FOLDER/LABEL/KIND."""
         if folder not in self._parts:
             _, label, *kind = folder.split("/")
             name = "period" if not kind else "rows" if kind == [ROWS] else "answers"
@@ -328,6 +332,7 @@ class GrowingTable(OneTable):
 
     @classmethod
     def prepare(cls, job: Job) -> NewRun:
+        """Return the contents of a new run, with the final values of the run that it continues, if it continues one."""
         table = job.table
         domain, period = table.read_domain(), table.read_period()
         if domain.totals:
@@ -344,6 +349,7 @@ class GrowingTable(OneTable):
 
     @classmethod
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
+        """Raise an error if the cap of the ledger does not permit the job, or its columns are not in the data."""
         (domain, period), table = inputs, job.table
         labels = [str(one) for one in period.labels]
         check_cap(table, promise(table.data, table.periods, period), table.row_budget(domain), periods=labels)

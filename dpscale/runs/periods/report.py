@@ -55,6 +55,7 @@ def write_report(run: GrowingPart) -> None:
 
 
 def _values(run: GrowingPart, framed: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Return the values of the report's sections by name, as functions: only those of the sections are computed."""
     delta, left, rows = run.job.privacy.delta or DELTA, cache(lambda: remaining(run.run)), cache(lambda: _rows(run))
     fixed = {**framed, "released": run.released, "horizon": len(run.labels), "kinds": run.kinds, "delta": delta,
              "changed": run.changes, "accepted": run.manifest.get("accepted", {}), "promise": str(run.protects),
@@ -158,6 +159,7 @@ def _variances(run: GrowingPart, kind: str) -> dict[str, Any]:
 
 @drawing
 def _variance_plot(run: GrowingPart) -> str:
+    """Plot the standard error of each kind of answers over all periods, relative to the best possible one."""
     figure, axes = new_figure(2.6)
     places = np.arange(len(run.labels))
     for colour, kind in zip(COLOURS, run.kinds, strict=False):

@@ -50,6 +50,7 @@ class RowsPart(AnswersPart):
     stages = ROW_STAGES
 
     def __init__(self, stream: GrowingPart, number: int, kind: str) -> None:
+        """Take the answers from which rows are drawn: running ones if there are any, else those of the period."""
         super().__init__(stream, number, kind)
         kinds = stream.kinds
         if CUMULATIVE in kinds and not stream.workload.numbers:
@@ -76,13 +77,13 @@ class RowsPart(AnswersPart):
         return self.reader(flat)
 
     def reader(self, flat: Integers) -> Callable[[AttributeSet], Integers]:
-        """Return the function from a counted set to its counts in a flat array."""
+        """Return the function from a counted set to its counts, a view of a flat array of all counts."""
         sets = self.measurement_plan.counted_sets
         ends = np.cumsum([0, *self.domain.cells_each(sets)])
-        places = {names: place for place, names in enumerate(sets)}
+        numbers = {names: place for place, names in enumerate(sets)}
 
         def counts(names: AttributeSet) -> Integers:
-            place = places[names]
+            place = numbers[names]
             return np.asarray(flat[ends[place] : ends[place + 1]].reshape(self.domain.shape(names)))
 
         return counts

@@ -141,6 +141,7 @@ def release_next(
 
 
 def _release_named(run: Run, engine: Engine, label: str, empty: bool) -> None:
+    """Release the period of a label unless it is released, and publish the run if it was the last one."""
     table = run.table
     number = table.number_of(label)
     if table.labels[number] not in table.released:
@@ -158,6 +159,7 @@ def _release_named(run: Run, engine: Engine, label: str, empty: bool) -> None:
 
 
 def _check_next(run: GrowingPart, number: int) -> None:
+    """Raise JobError unless a period is the next one of a run that was not ended, and has ended itself."""
     label, following = run.labels[number], run.labels[len(run.released)]
     if run.ended:
         raise JobError("period", f"{label} of a run that was ended on {run.ended['at'][:10]}", "a run that was not"
@@ -178,15 +180,15 @@ def _complete(run: GrowingPart, engine: Engine) -> list[int]:
     if run.ended or not run.may_release:
         return []
     latest = _last_arrival(run, engine)
-    over = [number for number in range(len(run.released), len(run.labels)) if run.end_of(number) <= date.today()]
-    return [number for number in over if number <= latest]
+    ended = [number for number in range(len(run.released), len(run.labels)) if run.end_of(number) <= date.today()]
+    return [number for number in ended if number <= latest]
 
 
 def _last_arrival(run: GrowingPart, engine: Engine) -> int:
     """Return the number of the latest period of the horizon with records or a folder; −1 if there is none."""
-    folders = {one for one in folder_names(run.job.data, run.period.column) if one is not None}
+    folders = {name for name in folder_names(run.job.data, run.period.column) if name is not None}
     if folders:
-        return max(_number_or_end(run, one) for one in folders)
+        return max(_number_or_end(run, name) for name in folders)
     weights = PeriodWeights(as_read(run.period), (1,) * len(run.labels))
     table = run.job.data.origin.table(run.job.data.path, run.domain)
     table.require(weights.columns)
@@ -220,7 +222,11 @@ def latest_period(partitions: Sequence[Partition], weights: PeriodWeights) -> in
 
 
 def _release(table: GrowingPart, engine: Engine, number: int) -> None:
-    """Draw the values of a period and combine them with those of earlier periods."""
+    """Draw the values of a period and combine them with those of earlier periods.
+
+    The budget is reserved before the first draw and charged after the last one. A draw that was interrupted before it
+    was decided starts again. Then the noise key is destroyed, so that no value can be drawn twice.
+    """
     run, label = table.run, table.labels[number]
     if number == 0:
         make_secret(table.hash_key, run.job.engine.seed)
