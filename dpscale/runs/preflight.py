@@ -218,16 +218,20 @@ ANSWER_SECONDS, SUBSET_SECONDS, SET_SECONDS = 3e-7, 1e-8, 1e-4  # of an answer, 
 
 def reconstruction_seconds(measurement_plan: MeasurementPlan, job: TableJob) -> float:
     """Return the predicted CPU seconds of the answers in files, within a factor of about 3 on a usual machine."""
-    sets = ((len(names), count) for part in measurement_plan.workload.parts
-            for names, count in zip(part.sets, part.counts, strict=True) if count <= job.output.max_rows)  # fmt: skip
-    return sum(SET_SECONDS + count * (ANSWER_SECONDS + SUBSET_SECONDS * 2**size) for size, count in sets)
+    seconds = 0.0
+    for part in measurement_plan.workload.parts:
+        for names, queries in zip(part.sets, part.counts, strict=True):
+            if queries <= job.output.max_rows:  # larger sets are not answered
+                seconds += SET_SECONDS + queries * (ANSWER_SECONDS + SUBSET_SECONDS * 2 ** len(names))
+    return seconds
 
 
 def _memory_needs(measurement_plan: MeasurementPlan, job: TableJob, memory: int, workers: int) -> Iterator[Need]:
+    """Yield the bytes of the largest task of each stage, and a description of it: counting, measuring, answering."""
     counting, what = largest_task(measurement_plan.workload.domain, measurement_plan.counted_sets, memory, workers)
     yield counting, f"{what} (counting)"
-    if (plan := measurement_plan.evidence_plan) is not None:  # rounds need less than counting
-        yield from _block_needs(plan)
+    if measurement_plan.evidence_plan is not None:  # rounds need less than counting
+        yield from _block_needs(measurement_plan.evidence_plan)
     for part in measurement_plan.workload.parts:
         yield from _answer_needs(part, job.output.max_rows)
 

@@ -91,7 +91,8 @@ class Refinement:
         Without a job of its own, the refinement has the workload of the first release, whose plan is read from there.
         """
         values = int(as_requests(self.first.measurement_plan.first_decision().requests).sizes.sum())
-        if (needed := COPIES * 8 * values) > self.job.engine.bytes:
+        needed = COPIES * 8 * values  # bytes
+        if needed > self.job.engine.bytes:
             where = "the job" if self.has_job else f"{self.first.path / 'job.toml'}, where it may change"
             raise PlanError("engine.memory", f"{values:,} earlier values, whose copies need {format_bytes(needed)}",
                             f"at most the {format_bytes(self.job.engine.bytes)} of engine.memory",
@@ -103,10 +104,10 @@ class Refinement:
     def default_directory(self) -> Path:
         """Directory next to that of the first release: its name with -refined, -refined-2 and so on."""
         path = self.first.path
-        found = re.fullmatch(rf"(.*{SUFFIX})(?:-([0-9]+))?", path.name)
-        if found is None or not self.first.manifest.get("refines"):
+        numbered = re.fullmatch(rf"(.*{SUFFIX})(?:-([0-9]+))?", path.name)
+        if numbered is None or not self.first.manifest.get("refines"):
             return path.with_name(path.name + SUFFIX)
-        return path.with_name(f"{found[1]}-{int(found[2] or 1) + 1}")
+        return path.with_name(f"{numbered[1]}-{int(numbered[2] or 1) + 1}")
 
 
 def _instalment_of(run: TablePart) -> dict[str, Any]:
@@ -182,13 +183,17 @@ def _check_job(job: Job, first: TablePart) -> Job:
         raise JobError("mechanism.name", f"{job.table.method.name} for a run of {first.job.method.name}",
                        "a mechanism with a fixed plan",
                        "use weighted-residuals, or refine without --job")  # fmt: skip
-    squares = [{number.name for number in domain.numbers if number.squares}
-               for domain in (job.table.read_domain(), first.declared)]  # fmt: skip
-    if names := sorted(squares[0] ^ squares[1]):
-        where = "the new workload alone" if names[0] in squares[0] else "the run that is refined alone"
+
+    # numbers of which sums of squares are measured
+    new, old = ({number.name for number in domain.numbers if number.squares}
+                for domain in (job.table.read_domain(), first.declared))  # fmt: skip
+    names = sorted(new ^ old)
+    if names:
+        where = "the new workload alone" if names[0] in new else "the run that is refined alone"
         raise JobError("workload", f"a variance of {', '.join(names)} in {where}", "variances of the same numbers in"
                        " both", "ask for it in the first run and in this one, or start a new run")  # fmt: skip
-    theirs, ours = (one.to_dict()["data"] | {"domain": ""} for one in (first.run.job, job))
+
+    theirs, ours = (each.to_dict()["data"] | {"domain": ""} for each in (first.run.job, job))
     differing = next((f"data.{name}" for name in theirs | ours if ours.get(name) != theirs.get(name)), "")
     if not differing and job.table.read_domain().digest != first.declared.digest:
         differing = "data.domain"
@@ -215,18 +220,17 @@ def _with_budget(
     if delta is None and privacy_cost is None and noise != LAPLACE:
         raise JobError("--delta", "missing, and the job of the run states none", "the delta of epsilon",
                        "add --delta, for example 1e-9")  # fmt: skip
-    kept = {
-        name: value
-        for name, value in content["privacy"].items()
-        if name not in ("epsilon", "rho", "renyi", "privacy_cost", "delta")
-    }
+
     budget = {"epsilon": epsilon, "delta": delta, "privacy_cost": privacy_cost}
-    content["privacy"] = kept | {name: value for name, value in budget.items() if value is not None}
-    made = Job.parse(content, first.path).at(job.folder, job.places)
-    if made.privacy.noise != noise:
+    stated = {name: value for name, value in budget.items() if value is not None}
+    former_budget = ("epsilon", "rho", "renyi", "privacy_cost", "delta")
+    others = {name: value for name, value in content["privacy"].items() if name not in former_budget}
+    content["privacy"] = others | stated
+    renewed = Job.parse(content, first.path).at(job.folder, job.places)
+    if renewed.privacy.noise != noise:
         raise JobError("--delta", f"given for a run with {noise} noise",
                        "epsilon alone for pure differential privacy", "leave it out")  # fmt: skip
-    return made
+    return renewed
 
 
 def preview_refinement(planned: Refinement, engine: Engine) -> MeasurementPlan:
@@ -298,7 +302,10 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
 
 
 def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
-    """Return the initial files of a refinement, the manifest last."""
+    """Return the initial files of a refinement by name, the manifest last.
+
+    The entry `refines` of the manifest identifies the releases whose values are pooled, and the data that they read.
+    """
     first, job, before = planned.first, planned.job, planned.first.manifest
     files = {f"{EARLIER}/{name}": content for name, content in planned.pack().items()}
     refines = {
@@ -311,6 +318,8 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
     if "frame" in before:
         measured = before.get("hashed") or columns_of(first.domain, first.measurement_plan.counted_sets)
         refines["names"] = sorted({*measured, *(first.refines or {}).get("names", ())})
+
+    # the release id of a job with a seed follows from its digest by the first rule, so that it stays the same
     digest, earlier = (refined_digest(job_digest(job, planned.domain, version), refines)
                        for version in (DIGEST_VERSION, 1))  # fmt: skip
     taken = {name: before[name] for name in ("data", "table") if name in before}

@@ -683,15 +683,18 @@ class Part(StageRecords):
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Facts about the part, with those of the run that hold for all parts."""
+        """Facts about the part, with those of the run that hold for all parts.
+
+        Facts of the run take precedence, except that a part with a noise key of its own has its own facts about it.
+        """
         if not self.folder:
             return self.run.manifest
-        whole = self.run.facts
-        common = {name: whole[name] for name in COMMON if name in whole}
-        own = dict(whole.get("parts", {}).get(self.name, {}))
+        of_run = self.run.facts
+        of_part = dict(of_run.get("parts", {}).get(self.name, {}))
+        common = {name: of_run[name] for name in COMMON if name in of_run}
         facts = {"part": self.name, "release": self.release, "public_attributes": self.public_attributes}
-        keys = {name: own[name] for name in KEYS if name in own} if self.key_owner is self else {}
-        return {"snapshot": None, "stages": {}, **own, **common, **keys, **facts}
+        keys = {name: of_part[name] for name in KEYS if name in of_part} if self.key_owner is self else {}
+        return {"snapshot": None, "stages": {}, **of_part, **common, **keys, **facts}
 
     def update(self, **changes: object) -> None:
         """Change facts."""
@@ -807,11 +810,12 @@ class Part(StageRecords):
 def in_order(parts: Mapping[str, Part]) -> dict[str, Part]:
     """Return parts in topological order. Raises JobError for an unknown dependency or a cycle."""
     ordered: dict[str, Part] = {}
-    while left := [part for name, part in parts.items() if name not in ordered]:
-        ready = next((part for part in left if ordered.keys() >= set(part.depends_on)), None)
+    while len(ordered) < len(parts):
+        waiting = [part for name, part in parts.items() if name not in ordered]
+        ready = next((part for part in waiting if ordered.keys() >= set(part.depends_on)), None)
         if ready is None:
-            names = {name for part in left for name in part.depends_on if name not in ordered}
-            raise JobError("parts", f"{left[0].name} depends on {', '.join(sorted(names))}",
+            names = {name for part in waiting for name in part.depends_on if name not in ordered}
+            raise JobError("parts", f"{waiting[0].name} depends on {', '.join(sorted(names))}",
                            "parts without a cycle of dependencies", "remove one of them")  # fmt: skip
         ordered[ready.name] = ready
     return ordered

@@ -184,10 +184,10 @@ def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
             ledger.link_entries()
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
         releases = _releases(run)
-        containing = ((name, one) for name, one in datasets.items()
-                   if any(row["release"] in releases for row in one["releases"]))  # fmt: skip
-        name, found = next(containing, ("", {}))
-        return found | {"chain": ledger.chain(name)} if chained and found else found
+        containing = ((name, summary) for name, summary in datasets.items()
+                   if any(row["release"] in releases for row in summary["releases"]))  # fmt: skip
+        name, summary_of_run = next(containing, ("", {}))
+        return summary_of_run | {"chain": ledger.chain(name)} if chained and summary_of_run else summary_of_run
 
 
 SECRET = "secret.key"
@@ -233,14 +233,15 @@ def check_repeat(run: Run) -> str | None:
     status = f"{'done' if done else 'measured'} on {when}"
     for field, changed in run.content.changed_data().items():
         resume = "" if done else f", `dpscale run {run.path} --only reconstruct` resumes the old one"
-        found = _comparison(run, changed)
-        if found.same:
+        comparison = _comparison(run, changed)
+        if comparison.same:
             return f"{status}, the files have the same content, nothing spent"
-        if found.known:
-            raise DataError(field, f"{status} from other data ({found.text}); nothing spent",
+        if comparison.known:
+            raise DataError(field, f"{status} from other data ({comparison.text}); nothing spent",
                             "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
         raise DataError(field, f"{status} from files that cannot be compared with these, whose {', '.join(changed)}"
-                        f" differ{'s' * (len(changed) == 1)}: {found.text}; nothing spent", "the files as they were",
+                        f" differ{'s' * (len(changed) == 1)}: {comparison.text}; nothing spent",
+                        "the files as they were",
                         f"open the existing release, {run.path}, or compare as the user who measured it")  # fmt: skip
     return f"{status}, nothing read, nothing spent"
 
@@ -262,14 +263,15 @@ def check_frame(run: TablePart, client: Client | None = None, scheduler: str | N
     """
     if run.frame is None or not run.done("measure"):
         return
-    known = run.manifest.get("frame")
-    found = _tag_of(run, client, scheduler) if known and run.job.data.path == FRAME else None
-    if found is not None and found == known:
+    recorded = run.manifest.get("frame")
+    tag = _tag_of(run, client, scheduler) if recorded and run.job.data.path == FRAME else None
+    if tag is not None and tag == recorded:
         return
-    other = bool(found and known and found["key"] == known["key"])
+
+    comparable = bool(tag and recorded and tag["key"] == recorded["key"])
     got = f"a frame whose records differ from those measured on {_date(run)}"
-    if not other:
-        problem = _comparison_problem(run, found)
+    if not comparable:
+        problem = _comparison_problem(run, tag)
         got = f"a frame that cannot be compared with the one measured on {_date(run)}: {problem}"
     raise DataError("data", got, "the frame that the run measured",
                     f"open the existing release with Release.open({str(run.path)!r}), or start a new one, which is "
@@ -277,6 +279,7 @@ def check_frame(run: TablePart, client: Client | None = None, scheduler: str | N
 
 
 def _tag_of(run: TablePart, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
+    """Return the keyed tag of the content of the run's data frame, which is read; None if this user has no key."""
     engine = resolve(client, scheduler or run.job.engine.scheduler)
     try:
         return frame_tag(run.manifest["release"], frame_content(run, engine))
@@ -285,13 +288,14 @@ def _tag_of(run: TablePart, client: Client | None, scheduler: str | None) -> dic
 
 
 def _comparison_problem(run: TablePart, found: dict[str, str] | None) -> str:
-    """Return why two frames cannot be compared."""
+    """Return why the frame of a call, with the tag `found`, cannot be compared with the one that the run read."""
     if run.job.data.path != FRAME:
         return "the run read files"
     if not run.manifest.get("frame"):
         return "the run has no fingerprint of it"
-    return "the key of its fingerprint is not in the state folder of this user" if found is None else (
-        "its fingerprint was computed with another key")  # fmt: skip
+    if found is None:
+        return "the key of its fingerprint is not in the state folder of this user"
+    return "its fingerprint was computed with another key"
 
 
 def _date(run: Run | TablePart) -> str:

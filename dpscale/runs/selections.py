@@ -55,10 +55,12 @@ def selected(run: TablePart, answered: Answered, name: str, level: float) -> pa.
     domain: Domain = answered.estimates.workload.domain
 
     def units(names: AttributeSet) -> Figures:
-        if names not in (files := run.unit_files):
+        """Return the released numbers of distinct units by some attributes."""
+        if names not in run.unit_files:
             raise PlanError("query", f"units by {', '.join(names)}", "sets that the job counts", "add the statement")
-        table = in_order(pq.read_table(files[names]), run.domain, list(names))
-        return Figures(*(np.asarray(table[one].to_numpy()) for one in ("estimate", "std_error", "low", "high")))
+        table = in_order(pq.read_table(run.unit_files[names]), run.domain, list(names))
+        columns = ("estimate", "std_error", "low", "high")
+        return Figures(*(np.asarray(table[column].to_numpy()) for column in columns))
 
     return selection_table(answered, select(known[name], domain, run.job.unit_columns), level, units)
 
@@ -77,18 +79,22 @@ def published_statements(run: TablePart) -> list[StatementRows]:
 
 
 def selected_rows(run: TablePart, most: int) -> list[dict[str, Any]]:
-    """Return name, SQL and first rows of every statement, as the report shows them."""
-    found = []
+    """Return name, SQL and the first `most` rows of every statement, with labels and titles of the domain as texts."""
+    statements = []
     for name, statement in statements_of(run).items():
         table = read_rows(run, name)
         names, rows, numeric = shown_rows(table, most)
-        words = {one: dict(zip(map(str, run.domain[one].labels), words_of(run.domain[one]), strict=True))
-                 for one in names if one in run.domain.names}  # fmt: skip
-        rows = [[words.get(one, {}).get(text, text) for one, text in zip(names, row, strict=True)] for row in rows]
-        names = [title_of(run.domain, one) if one in words else one for one in names]
-        found.append({"name": name, "sql": statement.text, "columns": list(zip(names, numeric, strict=True)),
-                      "rows": rows, "number": table.num_rows})  # fmt: skip
-    return found
+        words = {}
+        for column in names:
+            if column in run.domain.names:
+                attribute = run.domain[column]
+                words[column] = dict(zip(map(str, attribute.labels), words_of(attribute), strict=True))
+        in_words = [[words.get(column, {}).get(text, text) for column, text in zip(names, row, strict=True)]
+                    for row in rows]  # fmt: skip
+        titles = [title_of(run.domain, column) if column in words else column for column in names]
+        statements.append({"name": name, "sql": statement.text, "columns": list(zip(titles, numeric, strict=True)),
+                           "rows": in_words, "number": table.num_rows})  # fmt: skip
+    return statements
 
 
 def have_intervals(run: TablePart) -> bool:
@@ -96,7 +102,7 @@ def have_intervals(run: TablePart) -> bool:
     for name in statements_of(run):
         table = read_rows(run, name)
         errors = [table[column].to_numpy() for column in table.column_names if column.endswith("_std_error")]
-        if any(np.isfinite(own.astype(np.float64)).any() for own in errors):
+        if any(np.isfinite(values.astype(np.float64)).any() for values in errors):
             return True
     return False
 

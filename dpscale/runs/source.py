@@ -79,7 +79,11 @@ class Source:
 
     @classmethod
     def of(cls, part: TablePart, names: Sequence[str], engine: Engine) -> Source:
-        """Open the columns of some attributes; the run has a noise key afterwards, if its noise is not drawn."""
+        """Open the columns of some attributes; the run has a noise key afterwards, if its noise is not drawn.
+
+        The run's `snapshot` tag of the data is recorded, or compared with the recorded one. Raises DataError without a
+        row.
+        """
         tables = [open_table(part, names, engine), *unit_tables(part), *part.lookup_tables]
         grouped = part.job.engine.count_in_database is True
         engine.check_file_access(part.path, tables[0].files)
@@ -159,11 +163,13 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     if first_snapshot is not None and run.read_matching_key() is None:
         return str(first_snapshot)
     data, lake = run.job.data, table.lake
-    known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
+    layout_now = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
     prints = file_prints(run, table, engine)
+    # a frame is compared by all its columns if an earlier call or the refined release hashed them
     whole = run.frame is not None and ("hashed" in run.manifest or "names" in (run.refines or {}))
     content = frame_content(run, engine) if whole else content_hash(run, table, engine, prints)
     check_same_data(run, frame_content(run, engine, earlier=True) if whole else content)
+
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if first_snapshot not in (None, tag):
         if not prints:
@@ -172,8 +178,8 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
         tag = str(first_snapshot)
     if prints and not run.folder:
         record_tags(run, prints)
-    if first_snapshot is None or run.manifest.get("data") != known:
-        run.update(snapshot=tag, data=known, **({"table": table.lake.summary} if table.lake else {}))
+    if first_snapshot is None or run.manifest.get("data") != layout_now:
+        run.update(snapshot=tag, data=layout_now, **({"table": table.lake.summary} if table.lake else {}))
     entry = "content" if run.frame is None else "frame"
     if entry not in run.manifest and not run.folder:
         run.update(**{entry: frame_tag(run.manifest["release"], content, create=True)})
@@ -185,19 +191,22 @@ def file_prints(run: TablePart, table: Table, engine: Engine) -> Prints:
     if not table.root or run.record_weights is not None or run.lookup_tables:
         return {}
     names = [f"data.unit_through {number}" for number, _ in enumerate(run.job.data.unit_through or [], 1)]
-    tables = dict(zip(["data.path", *names], (table, *unit_tables(run)), strict=True))
-    each = engine.each("snapshot")
-    return {name: (one, fingerprints(one, run.uses_footers, each)) for name, one in tables.items()}
+    each, prints = engine.each("snapshot"), {}
+    for name, source in zip(["data.path", *names], (table, *unit_tables(run)), strict=True):
+        prints[name] = source, fingerprints(source, run.uses_footers, each)
+    return prints
 
 
 def content_hash(run: TablePart, table: Table, engine: Engine, prints: Prints | None = None) -> str:
     """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
-    if (found := run.content_hash(table, engine)) is not None:
-        return found
+    content = run.content_hash(table, engine)  # None unless the kind of part has a rule of its own
+    if content is not None:
+        return content
     hops, each = run.job.data.unit_through or [], engine.each("snapshot")
-    contents = [joint_digest(one, own) for one, own in (prints or {}).values()]
+    contents = [joint_digest(source, of_files) for source, of_files in (prints or {}).values()]
     if not contents:
-        contents = [snapshot(one, run.uses_footers, each) for one in (table, *unit_tables(run), *run.lookup_tables)]
+        sources = (table, *unit_tables(run), *run.lookup_tables)
+        contents = [snapshot(source, run.uses_footers, each) for source in sources]
     contents += [str(run.job.data.matching)] if run.job.data.matching else []
     contents += [f"{number}: {hop.matching}" for number, hop in enumerate(hops) if hop.matching]
     return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
@@ -250,14 +259,17 @@ def check_rows_exist(
         Whether the database counts.
     """
     dropping = any(table.domain[name].drops for name in names) or any(part.where for part in table.partitions)
-    seen = [one.seen for one in table.partitions if isinstance(one, FramePartition)]
-    if unit is None and not dropping and any(one and one.rows for one in seen):
+    seen = [partition.seen for partition in table.partitions if isinstance(partition, FramePartition)]
+    if unit is None and not dropping and any(read and read.rows for read in seen):
         return  # a frame was read for its hash
+
+    # usually the first partition has such a row, so the others are read after it
     first, *rest = table.partitions
     domain = engine.broadcast(table.domain, "presence")
     seek, more = (has_counted_group, ()) if grouped else (has_counted_row, (unit,))
-    for parts in ([first], rest):
-        if any(engine.map(seek, [((one,), domain, list(names), *more) for one in parts], "presence")):
+    for partitions in ([first], rest):
+        items = [((partition,), domain, list(names), *more) for partition in partitions]
+        if any(engine.map(seek, items, "presence")):
             return
     if states_no_rows(table):
         warnings.warn(f"{field}: the files of {table.root} state that they have no rows", UserWarning, stacklevel=2)
@@ -339,17 +351,20 @@ def unit_lookup(run: TablePart, engine: Engine) -> list[Any]:
 
 
 def _read_lookup(run: TablePart, engine: Engine) -> UnitMap | None:
+    """Return the map from keys in the data to privacy units, through other tables; None if rows state their unit."""
     through, rule = run.job.data.unit_through or [], run.job.data.unit_type or ""
-    hops = [(one, column_name(hop.columns[0], rule), column_name(hop.columns[1], rule))
-            for one, hop in zip(unit_tables(run), through, strict=True)]  # fmt: skip
+    hops = []
+    for table, hop in zip(unit_tables(run), through, strict=True):
+        key, maps_to = hop.columns
+        hops.append((table, column_name(key, rule), column_name(maps_to, rule)))
     return read_unit_lookup(engine, hops) if hops else None
 
 
 def unit_tables(run: TablePart) -> list[Table]:
-    """Return the tables that define the privacy unit."""
+    """Return the tables through which keys in the data are mapped to privacy units, in order."""
     rule = run.job.data.unit_type or ""
-    return [with_key_ids(one.origin.table(one.path, run.domain), *one.columns, rule=rule)
-            for one in run.job.data.unit_through or []]  # fmt: skip
+    return [with_key_ids(hop.origin.table(hop.path, run.domain), *hop.columns, rule=rule)
+            for hop in run.job.data.unit_through or []]  # fmt: skip
 
 
 def check_frame_unit(data: TableSection) -> None:

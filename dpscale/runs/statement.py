@@ -52,15 +52,15 @@ def stated_domains(run: Any) -> dict[str, bytes]:
 
 
 def domains_beside(run: Any) -> dict[str, bytes]:
-    """Return the domain files by name without that of an only table."""
-    found = dict[str, bytes]()
+    """Return the domain files of the run by name, without that of a table that is its only one."""
+    files = dict[str, bytes]()
     for name, public in run.content.public_domains.items():
         file = f"domain.{name}.toml"
-        found[file] = public.to_files(file)[file]
+        files[file] = public.to_files(file)[file]
     for part in (*run.tables.values(), *run.joins.values()):
         if part.folder:
-            found[domain_name(part.name, part.folder)] = part.domain.to_files()["domain.toml"]
-    return found
+            files[domain_name(part.name, part.folder)] = part.domain.to_files()["domain.toml"]
+    return files
 
 
 def stated_parts(run: Any, entries: Mapping[str, str]) -> dict[str, Facts]:
@@ -77,13 +77,17 @@ def stated_parts(run: Any, entries: Mapping[str, str]) -> dict[str, Facts]:
     dict
         The facts of `Part.facts_of_draws`, and `costs`: the cost under each entry, by the end of its release id.
     """
-    found = dict[str, Facts]()
+    facts = dict[str, Facts]()
     for name, part in run.parts.items():
-        charged = {end: part.charges(entry) for entry, end in entries.items()}
-        costs = {end: one[0].to_dict() for end, one in charged.items() if one is not None}
+        costs = {}
+        for entry, end in entries.items():
+            charged = part.charges(entry)
+            if charged is not None:
+                cost, _ = charged
+                costs[end] = cost.to_dict()
         if costs:
-            found[name] = {**part.facts_of_draws(), "costs": costs}
-    return found
+            facts[name] = {**part.facts_of_draws(), "costs": costs}
+    return facts
 
 
 def sealed_hashes(run: Any, entries: Mapping[str, str]) -> dict[str, str]:

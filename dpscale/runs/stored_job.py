@@ -24,8 +24,9 @@ def read_stored(path: Path, manifest: Mapping[str, Any]) -> Job:
     now, places = folder_of_run(manifest, path), manifest["places"]
     content, former = relocated(content, places, now), dict[str, str]()
     for name, table in content.get("tables", {}).items():
-        if present(stored := path / DOMAINS / name / "domain.toml"):
+        stored = path / DOMAINS / name / "domain.toml"
+        if present(stored):
             former[str(stored)] = table["domain"]
             table["domain"] = str(stored)
     job = Job.parse(content, folder)
-    return job.at(Path(now), {moved(one, places, now): stated for one, stated in places.items()}, former)
+    return job.at(Path(now), {moved(place, places, now): stated for place, stated in places.items()}, former)

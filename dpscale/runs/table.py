@@ -84,6 +84,7 @@ class TablePart(Part):
         self.job = job.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
 
     def charges(self, entry: str) -> tuple[Cost, object] | None:
+        """Return the cost under an entry of the ledger and the terms that it pays for; None if nothing is charged."""
         if entry == "privacy":
             plan = self.measurement_plan
             return plan.cost.for_group(self.steps), plan.digest
@@ -112,9 +113,12 @@ class TablePart(Part):
         """Cost of the measurements, the searches and the numbers of units."""
         if not self.folder:
             return super().spent
-        others = [self.stages[name].function("terms")(self)[0] for name in ("discover", "units")
-                  if name in self.stages and self.stages[name].is_enabled(self)]  # fmt: skip
-        return sum(others, self.measurements.spent)
+        spent = self.measurements.spent
+        for name in ("discover", "units"):
+            if name in self.stages and self.stages[name].is_enabled(self):
+                cost, _ = self.stages[name].function("terms")(self)
+                spent += cost
+        return spent
 
     @property
     def release(self) -> str:
@@ -205,12 +209,15 @@ class TablePart(Part):
 
     @property
     def domain(self) -> Domain:
-        """The domain with the cells that were found; with assumed cells before."""
+        """The domain with the cells that were found; with assumed cells before.
+
+        Reading the found cells forgets the workload, the problem and the plan that were built over assumed ones.
+        """
         if not self.declared.searches:
             return self.declared
         if "found" not in vars(self) and self.done("discover"):
             vars(self)["found"] = Domain.read(self.path / FOUND)
-            for name in ("workload", "planning_problem", "measurement_plan"):  # those of assumed cells
+            for name in ("workload", "planning_problem", "measurement_plan"):
                 vars(self).pop(name, None)
         found: Domain = vars(self).get("found", self.declared)
         return found

@@ -73,7 +73,8 @@ def _searches(table: Any) -> list[dict[str, Any]]:
     """Return the records of the searches for cells that are not public."""
     if not table.requests("discovery"):
         return []
-    records: list[dict[str, Any]] = table.stages["discover"].function("terms")(table)[1]
+    records: list[dict[str, Any]]
+    _, records = table.stages["discover"].function("terms")(table)
     return records
 
 
@@ -87,14 +88,14 @@ def _axes(domain: Any, merged: MergedCells | None) -> dict[str, Facts]:
 
     An attribute whose cells are summed over classes before they are measured has the class of each cell.
     """
-    found = dict[str, Facts]()
+    axes = dict[str, Facts]()
     for name in domain.axis_names:
         axis = domain[name]
-        found[name] = {"cells": axis.size}
+        axes[name] = {"cells": axis.size}
         if isinstance(axis, Number):
-            found[name]["parts"] = axis.denominator
+            axes[name]["parts"] = axis.denominator
             if axis.per_unit == TOTAL:
-                found[name]["total_of"] = axis.rows_per_unit
+                axes[name]["total_of"] = axis.rows_per_unit
         if merged is not None and name in merged.classes:
-            found[name]["classes"] = packed(merged.classes[name])
-    return found
+            axes[name]["classes"] = packed(merged.classes[name])
+    return axes

@@ -141,9 +141,9 @@ class SearchReader:
 
     def total(self, function: Callable[..., Any], request: Any, label: str) -> Integers:
         """Return the sum, over all rows, of the array that a function of the request and partitions returns."""
-        handles = self.engine.reduce(function, self.items(request), 1, label)
-        [found] = self.engine.map(ExactCounts, [(one,) for one in handles], label)
-        return np.asarray(found.values)
+        handles = self.engine.reduce(function, self.items(request), 1, label)  # one array, so one handle
+        [total] = self.engine.map(ExactCounts, [(handle,) for handle in handles], label)
+        return np.asarray(total.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +171,7 @@ def summarize_searches(declared: Domain, found: Domain, released: Mapping[str, A
 
 
 def _module(attribute: Attribute) -> Any:
+    """Return the module that performs the search of an attribute. Raises JobError for an unknown kind."""
     kind = attribute.search.kind if attribute.search is not None else ""
     if kind not in SEARCHES:
         raise JobError("domain", f"a search of kind {kind!r} for {attribute.name}", ", ".join(SEARCHES), "fix it")

@@ -53,12 +53,17 @@ class NodeCounts:
         return counts[np.searchsorted(nodes, index)]
 
     def _first_counts(self, level: int, index: Words) -> Integers:
+        """Return the exact counts of some nodes of a level, given their numbers in it.
+
+        Several levels below `self.level` are counted in one pass over the rows: `self.sums[depth]` has, for each
+        counted node, the counts of its 2^depth descendants `depth` levels below.
+        """
         if level >= self.level + len(self.sums):
             self._count(level, index)
         depth = level - self.level
-        above = np.searchsorted(self.nodes, index >> np.uint64(depth))
-        below = (index & np.uint64((1 << depth) - 1)).astype(np.int64)
-        return np.asarray(self.sums[depth][above, below])
+        ancestor = np.searchsorted(self.nodes, index >> np.uint64(depth))
+        descendant = (index & np.uint64((1 << depth) - 1)).astype(np.int64)  # number below the ancestor
+        return np.asarray(self.sums[depth][ancestor, descendant])
 
     def _count(self, level: int, index: Words) -> None:
         """Count the nodes of a level and their descendants."""
@@ -67,7 +72,7 @@ class NodeCounts:
         low, bits = self.plan.search.axis
         request = NodeRequest(self.reader.rows, self.plan.attribute, low, bits, level, index, depth)
         cells = self.reader.total(count_steps, request, "count-nodes").reshape(len(index), -1)
-        self.sums = [cells.reshape(len(index), 1 << own, -1).sum(2) for own in range(depth + 1)]
+        self.sums = [cells.reshape(len(index), 1 << below, -1).sum(2) for below in range(depth + 1)]
 
     def _depth(self) -> int:
         room = CELLS_BITS - (len(self.nodes) - 1).bit_length()

@@ -24,7 +24,11 @@ def search(plan: EndPlan, reader: SearchReader) -> Found:
 
 
 def summarize(number: Number, released: Mapping[str, Any]) -> SearchSummary:
-    """Return the range that was found."""
+    """Return what a search for the ends of a number's range found, in sentences.
+
+    `released` has the noisy results: ends, records seen, share of clipped records and the effect on the mean; runs of
+    later versions also have their upper limits.
+    """
     low, high = released["ends"]
     if released.get("fallback"):
         facts: tuple[str, ...] = (

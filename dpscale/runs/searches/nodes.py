@@ -37,9 +37,9 @@ def search(plan: NodePlan, reader: SearchReader) -> Found:
 
 
 def summarize(attribute: Attribute, released: Mapping[str, Any]) -> SearchSummary:
-    """Return the codes that were found."""
+    """Return the nodes of a tree of codes that a search found, with their noisy counts."""
     cells = tuple(
-        (f"{one['code']} (level {one['depth']})", one["count"], released["error"]) for one in released["found"]
+        (f"{node['code']} (level {node['depth']})", node["count"], released["error"]) for node in released["found"]
     )
     facts = ("A cell has the codes below a node that are not below another found node.",)
     return SearchSummary("nodes of the tree of codes", facts, cells)

@@ -42,30 +42,35 @@ def plan(attribute: Attribute, terms: SearchTerms) -> ValuePlan:
 
 
 def search(plan: ValuePlan, reader: SearchReader) -> Found:
-    """Return the attribute with the values that occur often."""
+    """Return the attribute with the values that occur often: those whose noisy count passes a threshold.
+
+    Values are counted by their 128-bit hashes. Only hashes that pass are looked up in the rows again for their texts.
+    """
     record = {**reader.head, **plan.record}
     request = ValueRequest(reader.rows, plan.attribute, reader.secret, record)
     passing = _passing(plan, request, reader)
-    words = np.concatenate([np.empty((0, 2), np.uint64), *(one.words for one in passing)])
-    values = np.concatenate([np.empty(0, np.int64), *(one.values for one in passing)]).tolist()
-    counts = {text: values[at] for at, text in _texts(request, words, reader).items()} if values else {}
+    words = np.concatenate([np.empty((0, 2), np.uint64), *(part.words for part in passing)])
+    values = np.concatenate([np.empty(0, np.int64), *(part.values for part in passing)]).tolist()
+    counts = {}
+    if values:
+        counts = {text: values[number] for number, text in _texts(request, words, reader).items()}
     return found_values(plan, counts, reader.types.get(plan.attribute.name, "text"))
 
 
 def _passing(plan: ValuePlan, request: ValueRequest, reader: SearchReader) -> list[Passing]:
     """Return the passing hashes in order, in as many passes over the rows as the memory setting requires."""
-    found, draw = list[Passing](), plan.threshold.draw
+    passing, draw = list[Passing](), plan.threshold.draw
     share = reader.memory // (8 * reader.engine.workers * ENTRY_BYTES)
     merged = min(max(share, LEAST_MERGED), MOST_MERGED)
     join = partial(measure_shard, secret=reader.secret, record=request.record, draw=draw,
                    threshold=plan.threshold.value)  # fmt: skip
     rows = _row_bound(reader)
     for shards in shard_ranges(rows, reader.memory):
-        own = replace(request, shards=shards, merged=merged)
-        handles = _votes(own, reader, rows) if plan.votes else _counts(own, reader)
+        part = replace(request, shards=shards, merged=merged)
+        handles = _votes(part, reader, rows) if plan.votes else _counts(part, reader)
         take = partial(take_shard, first=shards.start)
-        found += reader.engine.exchange(take, handles, join, len(shards), "measure-values")
-    return found
+        passing += reader.engine.exchange(take, handles, join, len(shards), "measure-values")
+    return passing
 
 
 def _counts(request: ValueRequest, reader: SearchReader) -> list[Any]:
@@ -74,14 +79,19 @@ def _counts(request: ValueRequest, reader: SearchReader) -> list[Any]:
 
 
 def _votes(request: ValueRequest, reader: SearchReader, rows: int) -> list[Any]:
-    """Return handles of the votes for the values in the shards of a request."""
-    found, engine = list[Any](), reader.engine
+    """Return handles of the votes for the values in the shards of a request.
+
+    A unit with r distinct values votes for each with weight 1/√r. Rows are exchanged so that all rows of a unit are in
+    one task; each pass has the units of a range of hashes, so that their pairs fit into memory.
+    """
+    votes, engine = list[Any](), reader.engine
     for ranges in hash_passes(rows * PAIR_BYTES, reader.memory):
-        own, cuts = VoteRequest(request, str(reader.unit), ranges), cut_ranges(ranges, 2 * engine.workers)
-        handles = engine.persist(unit_values, [(*item, *reader.through) for item in reader.items(own)], "read-units")
+        of_pass, cuts = VoteRequest(request, str(reader.unit), ranges), cut_ranges(ranges, 2 * engine.workers)
+        items = [(*item, *reader.through) for item in reader.items(of_pass)]
+        handles = engine.persist(unit_values, items, "read-units")
         take, join = partial(take_pairs, ranges=cuts), partial(count_votes, shards=request.shards)
-        found += engine.exchange(take, handles, join, len(cuts), "count-votes", keep=True)
-    return found
+        votes += engine.exchange(take, handles, join, len(cuts), "count-votes", keep=True)
+    return votes
 
 
 def shard_ranges(rows: int, memory: int) -> list[range]:
@@ -103,15 +113,15 @@ def _rows(partition: Partition) -> int:
 def _texts(request: ValueRequest, words: np.ndarray, reader: SearchReader) -> dict[int, str]:
     """Return the texts of the passing hashes by their position."""
     shared = reader.engine.broadcast(words, "values")
-    found: dict[int, str] = {}
-    items = [(one[0], one[1], shared, *one[2:]) for one in reader.items(request)]
+    texts: dict[int, str] = {}
+    items = [(item_request, group, shared, *rest) for item_request, group, *rest in reader.items(request)]
     for part in reader.engine.map(find_texts, items, "find-values"):
-        found |= part.found
-    return found
+        texts |= part.found
+    return texts
 
 
 def summarize(attribute: Attribute, released: Mapping[str, Any]) -> SearchSummary:
-    """Return the values that were found."""
+    """Return the values that a search found, with their noisy counts or votes."""
     facts: tuple[str, ...] = (
         f"A value was found if its noisy count was at least {released['threshold']:,.0f} records.",
     )
@@ -120,5 +130,5 @@ def summarize(attribute: Attribute, released: Mapping[str, Any]) -> SearchSummar
                  "A unit with r values votes for each with weight 1/√r; numbers are votes, not records.")  # fmt: skip
     public = (f"{len(released['public'])} more values are public.",) if released["public"] else ()
     other = {"category": "All other values are in one cell.", "drop": "Rows with other values are not counted."}
-    cells = tuple((str(one["value"]), one["count"], released["error"]) for one in released["found"])
+    cells = tuple((str(value["value"]), value["count"], released["error"]) for value in released["found"])
     return SearchSummary("values that occur often", (*facts, *public, other[attribute.outside]), cells)

@@ -78,23 +78,28 @@ def conditional_rows(run: TablePart, rows: int | None, given: Evidence, state: i
 
 
 def _kept(run: TablePart, sampler: RowSampler, rows: int | None, given: Evidence, key: str) -> Integers32:
-    """Return cells of rows with the given values, shape (rows, d), from a table that is large enough."""
+    """Return cells of rows with the given values, shape (rows, d).
+
+    Tables of unconditional rows are drawn, each twice as large as the one before, until one has enough such rows. The
+    first size follows from a trial.
+    """
     columns = {sampler.names.index(name): sorted(set(cells)) for name, cells in given.items()}
 
     def matching(count: int) -> Integers32:
         drawn = drawn_rows(run, sampler, RowPart(count, 1, 0), key)
-        kept = np.ones(count, np.bool_)
-        for at, own in columns.items():
-            kept &= np.isin(drawn[:, at], own)
-        return drawn[kept]
+        matches = np.ones(count, np.bool_)
+        for column, accepted in columns.items():
+            matches &= np.isin(drawn[:, column], accepted)
+        return drawn[matches]
 
     share = len(matching(TRIAL_PART.rows)) / TRIAL_PART.rows if given else 1.0  # of the rows that match, by a trial
     wanted = max(1, round(share * sampler.total)) if rows is None else rows
     count = wanted if share == 1 else math.ceil(SPARE * wanted / max(share, 1 / TRIAL_PART.rows))
     while count <= max(MOST_DRAWN, wanted):  # a trial without a match may be followed by some
         checked_rows(run, count)
-        if len(kept := matching(count)) >= wanted:
-            return kept[:wanted]
+        matches = matching(count)
+        if len(matches) >= wanted:
+            return matches[:wanted]
         count *= 2
     raise (
         _no_record(given)

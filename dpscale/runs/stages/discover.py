@@ -63,7 +63,7 @@ def prepare(run: TablePart, engine: Engine) -> CheckedSearches:
 
 
 def perform(run: TablePart, engine: Engine) -> None:
-    """Search on the checked rows, after the charge, and write the domain."""
+    """Search for the cells that are not public, after the charge, and write the domain with the found cells."""
     checked, run.prepared = run.prepared or prepare(run, engine), None
     assert isinstance(checked, CheckedSearches)
     plans, journal = checked.plans, journal_of(run, SEARCHES)
@@ -90,8 +90,8 @@ def terms(run: TablePart) -> tuple[Cost, list[dict[str, Any]]]:
 def read_names(run: TablePart) -> list[str]:
     """Return the attributes whose columns are read: those of the workload and those that are searched."""
     used = {name for part in run.workload.parts for attributes in part.sets for name in attributes}
-    used |= {one.name for one in run.declared.searches}
-    used |= {name for own in run.unit_counts or () for name in own}
+    used |= {attribute.name for attribute in run.declared.searches}
+    used |= {name for attributes in run.unit_counts or () for name in attributes}
     return [name for name in run.declared.axis_names if name in used]
 
 
@@ -107,10 +107,14 @@ def plan_searches(run: TablePart) -> dict[str, SearchPlan]:
 
 
 def _groups(run: TablePart, attribute: Attribute) -> int:
-    """Return the largest number of groups by which a number is summed in the job."""
-    sets = [names for part in run.workload.parts for names in part.sets if attribute.name in names]
-    return max((run.declared.cells([one for one in names if one not in run.declared.number_names]) for names in sets),
-               default=1)  # fmt: skip
+    """Return the largest number of groups by which a number is summed in the job: cells of the other attributes."""
+    largest = 1
+    for part in run.workload.parts:
+        for names in part.sets:
+            if attribute.name in names:
+                grouping = [name for name in names if name not in run.declared.number_names]
+                largest = max(largest, run.declared.cells(grouping))
+    return largest
 
 
 def _reader(run: TablePart, engine: Engine, source: Source, names: list[str]) -> SearchReader:
@@ -119,7 +123,8 @@ def _reader(run: TablePart, engine: Engine, source: Source, names: list[str]) ->
     groups = partition_groups(table.partitions, engine.workers)
     domain = engine.broadcast(run.declared, "check")
     checked = engine.map(check_columns, [(group, domain, names) for group in groups], "check")
-    if (refused := refused_of(run.declared, names, [one.worst for one in checked])) is not None:
+    refused = refused_of(run.declared, names, [columns.worst for columns in checked])
+    if refused is not None:
         raise refused
     dropped = rows_beyond_bound(run, engine, table, groups, names) or {}
     rows, memory = SearchRows.of(run.declared, names), run.job.engine.bytes

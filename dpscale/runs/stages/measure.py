@@ -74,7 +74,7 @@ def _row_types(run: TablePart, types: Mapping[str, str]) -> dict[str, str]:
     """Return the types of the columns of rows: texts for dates with a format in files without types."""
     if run.synthesis is None or run.synthesis.types != "input":
         return dict.fromkeys(types, "")
-    dates = {one.name for one in run.domain.attributes if one.kind == "date" and one.format}
+    dates = {attribute.name for attribute in run.domain.attributes if attribute.kind == "date" and attribute.format}
     return {name: kind or ("string" if name in dates else "") for name, kind in types.items()}
 
 
@@ -105,26 +105,31 @@ class MeasurementLoop:
     decisions: list[Decision] = field(default_factory=list)
 
     def finish(self, state: State | None, pending: Decision | None) -> State | None:
-        """Return the last state.
+        """Measure what is decided and not stored, and run all further rounds; return the last state.
 
-        A pending first decision is measured pass by pass, later ones from the shards.
+        A pending first decision is measured pass by pass over the rows: each pass counts some sets, which become
+        values on disk before the next pass. Later decisions are measured from the counts of candidates, which stay on
+        the workers.
         """
         measurement_plan, counted = self.measurements.measurement_plan, CountedPasses()
         first = pending if pending is not None and pending.round == 0 else None
-        self.decisions += [one for one in self.measurements.decisions() if pending is None or one.round < pending.round]
-        wanted = self.measurements.missing(first) if first else []
-        passes = self._passes([names for one in wanted for names in one.sources])
-        for number, one in enumerate(passes[: self._first_passes(passes, wanted)]):
-            handles = self.source.count(one, () if number else self.source.names)  # the first checks all values
+        self.decisions += [decision for decision in self.measurements.decisions()
+                           if pending is None or decision.round < pending.round]  # fmt: skip
+        missing = self.measurements.missing(first) if first else []
+        passes = self._passes([names for measurements in missing for names in measurements.sources])
+        for number, counted_sets in enumerate(passes[: self._first_passes(passes, missing)]):
+            checked = () if number else self.source.names  # the first pass checks all values
+            handles = self.source.count(counted_sets, checked)
             if number == 0:
                 self._check_counts(handles)
                 self.journal.charge()
                 self._record_empty()
                 if first is not None:
                     self._record_decision(first)
-            self._measure_pass(one, wanted, handles)
+            self._measure_pass(counted_sets, missing, handles)
             if candidates_of(measurement_plan):
-                counted.append((one, handles))
+                counted.append((counted_sets, handles))
+
         if first is not None:
             state, pending = self.measurements.start(), None
         return self._run_rounds(state, pending, counted)
@@ -138,6 +143,7 @@ class MeasurementLoop:
             raise no_rows("data.path")
 
     def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
+        """Return the passes over the rows that count some sets and all candidates of later rounds."""
         sets = list(dict.fromkeys([*sources, *candidates_of(self.measurements.measurement_plan)]))
         memory, workers = counting_memory(self.measurements.measurement_plan, self.run.job), self.engine.workers
         if self.run.record_weights is not None:  # a task has the weighted sum beside the counts of one period
@@ -150,18 +156,22 @@ class MeasurementLoop:
         sources = {names for one in wanted for names in one.sources}
         return 1 + max((number for number, one in enumerate(passes) if not sources.isdisjoint(one.sets)), default=0)
 
-    def _measure_pass(self, one: Pass, wanted: Sequence[Measurements], handles: Sequence[Any]) -> None:
+    def _measure_pass(self, counted: Pass, missing: Sequence[Measurements], handles: Sequence[Any]) -> None:
         """Convert the exact counts of a pass to values on disk, one task for each file or piece of a file."""
-        shard_of = {names: number for number, layout in enumerate(one.shards) for names in layout.sets}
-        sets, items, secret = frozenset(shard_of), [], self.run.secret
-        for piece in (piece for whole in wanted for piece in whole.within(sets)):
-            numbers = sorted({shard_of[names] for names in piece.sources})
-            layouts = [one.shards[number] for number in numbers]
-            items.append((layouts, piece, secret, *(handles[number] for number in numbers)))
+        shard_of = {names: number for number, layout in enumerate(counted.shards) for names in layout.sets}
+        items = []
+        for measurements in missing:
+            for piece in measurements.within(frozenset(shard_of)):
+                numbers = sorted({shard_of[names] for names in piece.sources})
+                layouts = [counted.shards[number] for number in numbers]
+                items.append((layouts, piece, self.run.secret, *(handles[number] for number in numbers)))
         self.engine.map(measure_layouts, items, "measure-marginals")
 
     def _run_rounds(self, state: State | None, pending: Decision | None, counted: CountedPasses) -> State | None:
-        """Run rounds of selection, decision, measurement and update."""
+        """Run rounds of selection, decision, measurement and update until nothing is selected; return the last state.
+
+        `counted` are the counts of candidates from the passes so far, which move into the shards.
+        """
         measurement_plan = self.measurements.measurement_plan
         if state is None or (pending is None and state.selection is None):
             return state
@@ -175,6 +185,7 @@ class MeasurementLoop:
         return state
 
     def _run_round(self, state: State, pending: Decision | None, shards: Shards) -> State:
+        """Measure the pending decision, or select one first; return the state after it."""
         decision = self._record_decision(pending or self._select_decision(state, shards))
         shards.measure(self.measurements.missing(decision), self.run.secret)
         self.source.check_unchanged()
@@ -216,6 +227,10 @@ class MeasurementLoop:
         self.measurements.check_affordable([*self.decisions, decision])
 
     def _select_decision(self, state: State, shards: Shards) -> Decision:
+        """Return the decision with the candidates that the exponential mechanism selects by their scores.
+
+        The score of a candidate is the distance of its exact counts from the estimates; unchanged ones are known.
+        """
         selection = state.selection
         assert selection is not None
         missing = self.scores.missing(selection.candidates)

@@ -67,21 +67,23 @@ def most_cells(job: TableJob, engine: Engine) -> int:
 
 def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> MeasurementPlan:
     """Return the plan of a job; raise PlanError if it does not fit the memory or the requested reconstruction."""
-    most, seconds = most_cells(job, engine), job.engine.longest_planning
-    tools = Tools(limited(engine.each("solve-attribute")), user_store(), most)
+    cells, seconds = most_cells(job, engine), job.engine.longest_planning
+    tools = Tools(limited(engine.each("solve-attribute")), user_store(), cells)
 
     def plan_now(named: Mechanism) -> MeasurementPlan:
+        """Return the plan of a mechanism; raise PlanError if it takes too much memory or time."""
         if named.data_independent:
             problem.workload.check_subsets()
             check_planning_memory(problem, job)
-        if (predicted := named.seconds(problem, job.options)) > seconds:
+        predicted = named.seconds(problem, job.options)
+        if predicted > seconds:
             raise too_long(seconds, f"{named.name} needs about {predicted:,.0f} s for this workload")
         if predicted >= STATED_SECONDS:
             warnings.warn(f"planning with {named.name} takes about {predicted:,.0f} s", UserWarning, stacklevel=2)
         with planning_within(seconds):
             return plan_problem(named, problem, job.options, tools)
 
-    measurement_plan = plan_once(job, problem, most, plan_now)
+    measurement_plan = plan_once(job, problem, cells, plan_now)
     check_plan(job, measurement_plan, engine)
     return measurement_plan
 
@@ -104,9 +106,10 @@ def check_plan(job: TableJob, measurement_plan: MeasurementPlan, engine: Engine)
 
 def check_cells(measurement_plan: MeasurementPlan, job: TableJob) -> None:
     """Raise PlanError if the sets that are counted have more cells than `engine.max_cells`."""
-    sets, most = measurement_plan.counted_sets, job.engine.most_cells
-    if (cells := sum(map(int, measurement_plan.workload.domain.cells_each(sets)))) > most:
-        raise PlanError("engine.max_cells", f"{cells:,} cells in {len(sets):,} sets to count", f"at most {most:,}",
+    sets, limit = measurement_plan.counted_sets, job.engine.most_cells
+    cells = sum(map(int, measurement_plan.workload.domain.cells_each(sets)))
+    if cells > limit:
+        raise PlanError("engine.max_cells", f"{cells:,} cells in {len(sets):,} sets to count", f"at most {limit:,}",
                         "ask for fewer or smaller sets, or raise it")  # fmt: skip
 
 
@@ -138,10 +141,14 @@ def plan_once_by(
     most_cells: int,
     make: Callable[[Mechanism], MeasurementPlan],
 ) -> MeasurementPlan:
-    """Return the plan of a mechanism with given options, from the cache if it is there."""
+    """Return the plan of a mechanism with given options, from the cache if it is there.
+
+    A plan that takes at least WORTH_SECONDS is stored in the cache.
+    """
     folder = _folder(named, given, problem, most_cells)
-    if folder is not None and (found := _read(folder, named, problem, options)) is not None:
-        return found
+    stored = None if folder is None else _read(folder, named, problem, options)
+    if stored is not None:
+        return stored
     began = time.perf_counter()
     plan = make(named)
     if folder is not None and time.perf_counter() - began >= WORTH_SECONDS:
@@ -185,7 +192,7 @@ def cached_summary(
         All that it depends on besides the code of this package.
     make : callable
     is_worth : callable
-        Whether a summary is stored.
+        Returns whether a summary is stored.
     fresh : bool
         Make the summary even if it is stored.
     """
@@ -193,10 +200,10 @@ def cached_summary(
     if store is None:
         return make()
     place = store.folder / "summaries" / f"{_name(inputs)}.json"
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):  # a file that is missing or damaged
         digest, _, text = ("", "", "") if fresh else place.read_text("utf-8").partition("\n")
         if digest == _digest(text):
-            os.utime(place)
+            os.utime(place)  # the oldest entries are removed
             return dict(json.loads(text))
     summary = make()
     if not is_worth(summary):
@@ -246,7 +253,7 @@ def _store_plan(folder: Path, measurement_plan: MeasurementPlan) -> None:
 
 def _remove_oldest(folder: Path) -> None:
     """Remove all but the MOST most recently used entries."""
-    entries = sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime)
     for old in entries[: max(len(entries) - MOST, 0)]:
         old.unlink() if old.is_file() else shutil.rmtree(old, ignore_errors=True)
 

@@ -75,7 +75,7 @@ def compare_with_adaptive(workload: Workload, error: float, rows: int | None) ->
     list of str
         Empty if all sets have one attribute.
     """
-    even = mean_share(workload)
+    even = mean_share(workload)  # of all records, in the mean over the queries
     if not even or max(map(len, workload.sets), default=0) < 2:
         return []
     few, many = (_two_digits(error / (share * even)) for share in accuracy_thresholds(workload))
@@ -114,11 +114,11 @@ def expected_errors(measurement_plan: MeasurementPlan, budget: Budget) -> dict[s
         `levels`: for each level of a hierarchy in the workload, nodes, sets, queries, and the root mean square error of
         counts; the level of sets without one is None.
     """
-    found = measurement_plan.forecast(budget).errors(MOST)
-    names = {one["name"]: 0 for one in found}
-    families = [_family(name, [one for one in found if one["name"] == name]) for name in names]
-    counts = [one for one in found if one["unit"] == RECORDS]
-    levels = [row for own in measurement_plan.workload.domain.hierarchies for row in _levels(own, counts)]
+    by_set = measurement_plan.forecast(budget).errors(MOST)
+    names = dict.fromkeys(errors["name"] for errors in by_set)
+    families = [_family(name, [errors for errors in by_set if errors["name"] == name]) for name in names]
+    counts = [errors for errors in by_set if errors["unit"] == RECORDS]
+    levels = [row for hierarchy in measurement_plan.workload.domain.hierarchies for row in _levels(hierarchy, counts)]
     return {"families": families, "levels": levels}
 
 
@@ -143,28 +143,34 @@ def column_errors(
     dict or None
         `records`, which are spread evenly over the cells, and `columns` with the errors of each.
     """
-    statements = [one for part in job.workload for one in part.statements]
+    statements = [statement for part in job.workload for statement in part.statements]
     records = rows or job.privacy.public_rows or USUAL_ROWS
     estimates = measurement_plan.forecast(budget).estimates_of_guess(records) if statements else None
     if estimates is None:
         return None
     answered, domain = Answered(estimates, ""), measurement_plan.workload.domain
-    found = [row for one in statements
-             for row in expected_column_errors(answered, select(one, domain, job.unit_columns))]  # fmt: skip
-    return {"records": records, "columns": found} if found else None
+    columns = []
+    for statement in statements:
+        columns += expected_column_errors(answered, select(statement, domain, job.unit_columns))
+    return {"records": records, "columns": columns} if columns else None
 
 
-def _levels(own: Hierarchy, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for every level of a hierarchy that a set has, the top first; empty without any."""
-    by_level: dict[str | None, list[Mapping[str, Any]]] = {None: []} | {name: [] for name in own.names}
-    for one in sets:
-        by_level[next((name for name in reversed(own.names) if name in one["attributes"]), None)].append(one)
-    if not any(by_level[name] for name in own.names):
+def _levels(hierarchy: Hierarchy, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for every level of a hierarchy that a set has, the top first; empty without any.
+
+    A set with several levels is in the row of the deepest one, a set without any in that of None, the total.
+    """
+    by_level: dict[str | None, list[Mapping[str, Any]]] = {None: []} | {name: [] for name in hierarchy.names}
+    for errors in sets:
+        deepest = next((name for name in reversed(hierarchy.names) if name in errors["attributes"]), None)
+        by_level[deepest].append(errors)
+    if not any(by_level[name] for name in hierarchy.names):
         return []
-    nodes = dict(zip((None, *own.names), (1, *own.sizes), strict=True))
-    return [{"hierarchy": own.leaf, "level": name, "nodes": nodes[name], "sets": len(found),
-             "queries": sum(one["queries"] for one in found), "error": _rms(found)}
-            for name, found in by_level.items() if found]  # fmt: skip
+
+    nodes = dict(zip((None, *hierarchy.names), (1, *hierarchy.sizes), strict=True))
+    return [{"hierarchy": hierarchy.leaf, "level": name, "nodes": nodes[name], "sets": len(of_level),
+             "queries": sum(errors["queries"] for errors in of_level), "error": _rms(of_level)}
+            for name, of_level in by_level.items() if of_level]  # fmt: skip
 
 
 def _rms(rows: Sequence[Mapping[str, Any]]) -> float:
@@ -175,11 +181,11 @@ def _rms(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    ordered = sorted(sets, key=lambda one: one["error"])
-    queries = sum(one["queries"] for one in sets)
-    errors = [
-        {"attributes": list(one["attributes"]), "queries": one["queries"], "error": one["error"]} for one in ordered
-    ]
+    """Return the errors of a family: of all its sets together, and of the sets with the smallest and largest error."""
+    queries = sum(each["queries"] for each in sets)
+    errors = []
+    for each in sorted(sets, key=lambda each: each["error"]):
+        errors.append({"attributes": list(each["attributes"]), "queries": each["queries"], "error": each["error"]})
     return {"family": name, "sets": len(sets), "queries": queries, "error": _rms(sets),
             "unit": sets[0].get("unit", RECORDS),
             "best": errors[:SHOWN], "worst": errors[::-1][:SHOWN]}  # fmt: skip
@@ -248,17 +254,19 @@ def compare_mechanisms(
 
 
 def _mechanism_error(name: str, job: TableJob, problem: PlanningProblem, tools: Tools) -> dict[str, Any]:
+    """Return the expected error of a job with another mechanism; None, and `why`, if it has none."""
     try:
         named = mechanism(name)
     except JobError as error:  # of another distribution, which cannot be imported
         return {"mechanism": name, "error": None, "why": str(error)}
     if not named.data_independent:
         return {"mechanism": name, "error": None, "why": "adaptive: its errors depend on the data"}
-    own, none = name == job.mechanism.name, dict[str, Any]()
-    options, given = (job.options, job.mechanism.given) if own else (named.Options(), none)
+    no_options = dict[str, Any]()
+    is_of_job = name == job.mechanism.name
+    options, given = (job.options, job.mechanism.given) if is_of_job else (named.Options(), no_options)
     try:
         plan = plan_once_by(named, given, options, problem, tools.most_cells,
-                            lambda one: plan_problem(one, problem, options, tools))  # fmt: skip
+                            lambda planned: plan_problem(planned, problem, options, tools))  # fmt: skip
     except DpscaleError as error:
         return {"mechanism": name, "error": None, "why": f"not applicable to this job ({error})"}
     return {"mechanism": name, "error": plan.forecast(problem.budget).summary["rmse"], "why": ""}
@@ -276,7 +284,7 @@ def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequ
 
 
 def _on_rules(domain: Domain) -> list[str]:
-    """Return what is said of the rules between attributes."""
+    """Return the sentence on the rules between attributes; empty without rules."""
     count = len(domain.rule_texts)
     if not count:
         return []
@@ -286,27 +294,28 @@ def _on_rules(domain: Domain) -> list[str]:
 
 
 def _on_assumed_cells(measurement_plan: MeasurementPlan) -> list[str]:
-    """Return what is assumed where cells are not public."""
+    """Return sentences on what is assumed where cells are not public."""
     domain = measurement_plan.workload.domain
     assumed = [f"{one.name} ({one.size})" for one in domain.searches if one.name not in domain.number_names]
     ends = [one.name for one in domain.searches if one.name in domain.number_names]
-    found = []
+    lines = []
     if assumed:
-        found.append(f"The cells of {', '.join(assumed)} are not public: the numbers in brackets are assumed, and the"
+        lines.append(f"The cells of {', '.join(assumed)} are not public: the numbers in brackets are assumed, and the"
                      " stage `discover` finds the cells before the release is planned.")  # fmt: skip
     if ends:
-        found.append(f"The range of {', '.join(ends)} is not public: errors in units of the column are those of an"
+        lines.append(f"The range of {', '.join(ends)} is not public: errors in units of the column are those of an"
                      " assumed range, and are proportional to the one that the stage `discover` finds.")  # fmt: skip
-    return found
+    return lines
 
 
 def _on_errors(job: TableJob, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return sentences on the expected errors: the largest, and what would halve them; on their absence if adaptive."""
     if not families:
-        stated = getattr(job.estimating, "errors", "none") == "simulated"
-        own = "The release has approximate standard errors, by simulation." if stated else "The release has none."
-        return [f"The mechanism selects its measurements from the data, so errors are not known in advance. {own}"]
+        simulated = getattr(job.estimating, "errors", "none") == "simulated"
+        later = "The release has approximate standard errors, by simulation." if simulated else "The release has none."
+        return [f"The mechanism selects its measurements from the data, so errors are not known in advance. {later}"]
     unit = main_unit(families)
-    worst = max((one for one in families if one["unit"] == unit), key=lambda one: one["error"])
+    worst = max((family for family in families if family["unit"] == unit), key=lambda family: family["error"])
     what = "count" if unit == RECORDS else "answer"
     sentences = [
         f"A true {what} below about {2 * worst['error']:.3g} cannot be distinguished from 0 in {worst['family']}, the"

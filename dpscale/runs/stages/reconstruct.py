@@ -57,18 +57,21 @@ File = tuple[int, str, NDArray[np.int64]]
 
 
 def _files(run: TablePart) -> Iterator[File]:
-    """Yield part number, file name and places in the part for the sets of each file."""
+    """Yield part number, file name and places in the part for the sets of each file.
+
+    The sets of a file have equally many attributes, and together about `file_rows` rows.
+    """
     counts = [_row_counts(run, part) for part in run.workload.parts]
-    most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), LEAST_ROWS)
+    file_rows = max(min(sum(int(rows.sum()) for rows in counts) / FILES, MOST_ROWS), LEAST_ROWS)
     for number, (part, rows) in enumerate(zip(run.workload.parts, counts, strict=True)):
         degrees = np.array([len(part.shown(names)) for names in part.sets], np.int64)
         for degree in np.unique(degrees[rows > 0]).tolist():
-            mine = np.flatnonzero((degrees == degree) & (rows > 0))
-            before = np.cumsum(rows[mine]) - rows[mine]
-            starts = np.flatnonzero(np.diff((before // most).astype(np.int64), prepend=-1))
+            places = np.flatnonzero((degrees == degree) & (rows > 0))
+            rows_before = np.cumsum(rows[places]) - rows[places]
+            starts = np.flatnonzero(np.diff((rows_before // file_rows).astype(np.int64), prepend=-1))
             folder = AnswerColumns(run.domain, part, degree).folder
-            for which, sets in enumerate(np.split(mine, starts[1:])):
-                yield number, f"{folder}/{number:02d}-{which:05d}.parquet", sets
+            for file, sets in enumerate(np.split(places, starts[1:])):
+                yield number, f"{folder}/{number:02d}-{file:05d}.parquet", sets
 
 
 def _row_counts(run: TablePart, part: WorkloadPart) -> NDArray[np.int64]:
@@ -85,15 +88,19 @@ def _queries(part: WorkloadPart) -> NDArray[np.int64]:
 
 
 def _index(run: TablePart, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
-    """Return the columns of index.parquet."""
+    """Return the columns of index.parquet, one row for each set of the workload.
+
+    They are the part, number of queries, the number of the file (-1: none), the first row in the file, and the root
+    mean square standard error; `names` has the names of the files.
+    """
     parts = run.workload.parts
     starts = np.cumsum([0, *(len(part.sets) for part in parts)])
     queries = np.concatenate([_queries(part) for part in parts])
     file, first = np.full(len(queries), -1, np.int32), np.full(len(queries), -1, np.int64)
     rms = np.full(len(queries), np.nan)
-    for which, ((number, _, sets), own) in enumerate(zip(files, errors, strict=True)):
+    for file_number, ((number, _, sets), typical_errors) in enumerate(zip(files, errors, strict=True)):
         places = starts[number] + sets
-        file[places], rms[places] = which, own
+        file[places], rms[places] = file_number, typical_errors
         first[places] = np.cumsum(queries[places]) - queries[places]
     part = np.repeat(np.arange(len(parts)), np.diff(starts))
     return {"part": part, "queries": queries, "file": file, "first": first, "rms_error": rms,
@@ -101,7 +108,10 @@ def _index(run: TablePart, files: Sequence[File], errors: Sequence[Floats]) -> d
 
 
 def _extrapolated(estimates: Estimates) -> dict[str, Any]:
-    """Return which sets a model answers beyond the row space; empty for least squares, which refuses such sets."""
+    """Return which sets a model answers beyond the row space of its measurements.
+
+    The result is empty for least squares, which refuses such sets.
+    """
     marks = [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets[:1]]
     if None in marks:
         return {}
@@ -177,7 +187,7 @@ def _figures(
         half = simultaneous_widths(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
         return Figures(answers, errors, answers - half, answers + half)
     width = HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)
-    return Figures(*(one.reshape(-1) for one in figures_of(part, answers, errors, width)))
+    return Figures(*(figure.reshape(-1) for figure in figures_of(part, answers, errors, width)))
 
 
 def _dictionary_columns(columns: AnswerColumns, estimates: Estimates) -> list[str]:

@@ -69,19 +69,27 @@ def headline_tables(answered: Answered, found: Sequence[Finding | MeanFinding]) 
     Tables of one attribute that are implied by larger ones fill up the first group.
     """
     shown = tables.requested(answered, ASKED)
-    missing = SINGLES - sum(len(one.names) == 1 for one in shown)
-    seen = {one.names for one in shown}
+    missing = SINGLES - sum(len(table.names) == 1 for table in shown)
+    seen = {table.names for table in shown}
     if missing > 0:
-        shown += [one for one in tables.singles(answered, ASKED + SINGLES) if one.names not in seen][:missing]
-    dependent = [one.names for one in found if isinstance(one, Finding) and one.group and one.names not in seen]
+        implied = [table for table in tables.singles(answered, ASKED + SINGLES) if table.names not in seen]
+        shown += implied[:missing]
+
+    dependent = []  # pairs of attributes that a finding calls dependent
+    for finding in found:
+        if isinstance(finding, Finding) and finding.group and finding.names not in seen:
+            dependent.append(finding.names)
     pairs = [*tables.shown_tables(answered, dependent)]
+
     domain, drawn, texts = answered.estimates.workload.domain, list[dict[str, Any]](), list[str]()
-    for place, one in enumerate([*shown, *pairs]):
-        titles, words = titles_of(domain, one.names), tuple(words_of(domain[name]) for name in one.names)
-        made = (single(titles, words, one.values, one.half, domain[one.names[0]]) if len(one.names) == 1
-                else pair(titles, words, one.values, one.half))  # fmt: skip
-        drawn.append(made | {"download": place})
-        texts.append(csv_text(one.names, one.labels, one.values, one.half))
+    for number, table in enumerate([*shown, *pairs]):
+        titles, words = titles_of(domain, table.names), tuple(words_of(domain[name]) for name in table.names)
+        if len(table.names) == 1:
+            picture = single(titles, words, table.values, table.half, domain[table.names[0]])
+        else:
+            picture = pair(titles, words, table.values, table.half)
+        drawn.append(picture | {"download": number})
+        texts.append(csv_text(table.names, table.labels, table.values, table.half))
     return {"total": _total(answered), "asked": drawn[: len(shown)], "pairs": drawn[len(shown) :], "texts": texts}
 
 
@@ -138,16 +146,19 @@ def remaining(run: Run) -> dict[str, Any]:
 
 
 def strategies(plan: Plan) -> list[dict[str, Any]]:
-    """Draw strategies of a plan, one per kind."""
-    found = list[dict[str, Any]]()
+    """Return pictures of the strategies (matrices that map cells to measured values) of a plan, one for each kind.
+
+    Those with too many cells or rows to be seen are left out.
+    """
+    pictures = list[dict[str, Any]]()
     for index, _ in plan.blocks.kinds:
         names = plan.blocks[index].attributes
-        if names and plan.domain.cells(names) <= MOST_SIDE and len(found) < STRATEGIES:
+        if names and plan.domain.cells(names) <= MOST_SIDE and len(pictures) < STRATEGIES:
             matrix = plan.strategy(names)
             if len(matrix) <= 2 * MOST_SIDE:
-                found.append({"names": names, "rows": len(matrix), "cells": matrix.shape[1],
+                pictures.append({"names": names, "rows": len(matrix), "cells": matrix.shape[1],
                               "picture": strategy_picture(matrix)})  # fmt: skip
-    return found
+    return pictures
 
 
 def snippets(run: TablePart, index: pa.Table) -> list[tuple[str, str]]:
@@ -159,12 +170,12 @@ def snippets(run: TablePart, index: pa.Table) -> list[tuple[str, str]]:
     part, names = run.workload.parts[row["part"]], row["attributes"]
     folder = f"answers/{AnswerColumns(run.domain, part, len(names)).folder}/*.parquet"
     where = " AND ".join(f"attribute_{i} = {_quoted(name, SQL)}" for i, name in enumerate(names, 1)) or "true"
-    r = " & ".join(f"attribute_{i} == {_quoted(name, R)}" for i, name in enumerate(names, 1)) or "TRUE"
+    in_r = " & ".join(f"attribute_{i} == {_quoted(name, R)}" for i, name in enumerate(names, 1)) or "TRUE"
     python = (f'import dpscale as dp\n\nrelease = dp.Release.open("RUN_DIRECTORY")\n'
               f'release.table({list(names)}, family="{part.name}")\nrelease.total()')  # fmt: skip
     return [("Python", python), ("DuckDB", f"SELECT * FROM '{folder}'\nWHERE {where};"),
             ("R", f'library(arrow)\nlibrary(dplyr)\nopen_dataset("{folder.rsplit("/", 1)[0]}") |>\n'
-                  f'  filter({r}) |>\n  collect()')]  # fmt: skip
+                  f'  filter({in_r}) |>\n  collect()')]  # fmt: skip
 
 
 def _quoted(name: str, language: tuple[str, Mapping[str, str]]) -> str:
@@ -297,18 +308,20 @@ def _hierarchies(run: TablePart, estimated: Callable[[], Answered], index: pa.Ta
 
 
 def _found(run: TablePart) -> list[dict[str, Any]]:
-    """Return title, facts and bars of every search for cells that are not public."""
+    """Return title, facts and bars (noisy counts of the found cells) of every search for cells that are not public."""
     width, sections = half_width(LEVEL, GAUSSIAN), list[dict[str, Any]]()
-    for name, one in summarize_searches(run.declared, run.domain, run.searched).items():
-        largest = (
-            sorted(one.cells, key=lambda cell: -cell[1])[:MOST_CELLS] if len(one.cells) > MOST_CELLS else one.cells
-        )
+    for name, summary in summarize_searches(run.declared, run.domain, run.searched).items():
+        largest = summary.cells
+        if len(largest) > MOST_CELLS:
+            largest = tuple(sorted(largest, key=lambda cell: -cell[1])[:MOST_CELLS])  # by count
         labels, counts, errors = zip(*largest, strict=True) if largest else ((), (), ())
         values, ends = np.array(counts, float), width * np.array(errors, float)
-        found = run.domain[name] if name in run.domain.names and len(largest) == len(one.cells) else None
-        words = words_of(found) if found is not None and found.size == len(labels) else labels
-        bars = single((name,), (words,), values, ends, found) if largest else None
-        sections.append({"name": name, "title": one.title, "facts": one.facts, "cells": len(one.cells),
+
+        # the attribute's words, if all its cells are shown
+        attribute = run.domain[name] if name in run.domain.names and len(largest) == len(summary.cells) else None
+        words = words_of(attribute) if attribute is not None and attribute.size == len(labels) else labels
+        bars = single((name,), (words,), values, ends, attribute) if largest else None
+        sections.append({"name": name, "title": summary.title, "facts": summary.facts, "cells": len(summary.cells),
                          "shown": len(largest), "bars": bars})  # fmt: skip
     return sections
 
@@ -372,11 +385,11 @@ def listed_sets(run: TablePart, index: pa.Table, first: int) -> dict[str, Any]:
         `rows`: attributes, family, queries, rms_error, file, and `download`, the number of the text, or None; `texts`.
     """
     rows = index.slice(0, MOST_LISTED).to_pylist()
-    found = answer_texts(run.path / "answers", rows, MOST_TEXTS)
-    numbers = {place: first + number for number, place in enumerate(found)}
+    texts = answer_texts(run.path / "answers", rows, MOST_TEXTS)
+    numbers = {place: first + number for number, place in enumerate(texts)}
     titles = [[title_of(run.domain, name) for name in row["attributes"]] for row in rows]
     shown = [row | {"download": numbers.get(place), "titles": titles[place]} for place, row in enumerate(rows)]
-    return {"rows": shown, "texts": found.values()}
+    return {"rows": shown, "texts": texts.values()}
 
 
 def packed(texts: Sequence[str]) -> str:
@@ -388,24 +401,33 @@ def packed(texts: Sequence[str]) -> str:
 def _errors(index: pa.Table) -> dict[str, tuple[Any, Any]]:
     """Return queries and root mean square standard errors of the answered sets of each family."""
     family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
-    found = {str(one): (family == one) & (errors > 0) for one in dict.fromkeys(family.tolist())}
-    return {one: (queries[mine], errors[mine]) for one, mine in found.items() if mine.any()}
+    by_family = {}
+    for name in dict.fromkeys(family.tolist()):
+        answered = (family == name) & (errors > 0)
+        if answered.any():
+            by_family[str(name)] = queries[answered], errors[answered]
+    return by_family
 
 
 def _epsilon(run: TablePart, cost: Cost) -> list[tuple[float, float]]:
     """Return (ε, δ) pairs of a cost, at the job's δ first, then at common ones; δ above the additive one only."""
     deltas = [float_above(cost.delta)] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
     figures = [(cost.epsilon_or_inf(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
-    return [one for one in figures if not cost.delta or np.isfinite(one[0])] or figures[:1]
+    return [figure for figure in figures if not cost.delta or np.isfinite(figure[0])] or figures[:1]
 
 
 def _words(sure: list[dict[str, Any]]) -> list[str]:
-    """Return a description of each family of the workload: queries, sets, attributes."""
-    words = []
+    """Return a description of each family of the workload: queries, sets, attributes.
+
+    `sure` has a line for each family and number of attributes (`degree`).
+    """
+    descriptions = []
     for family in dict.fromkeys(line["family"] for line in sure):
         lines = [line for line in sure if line["family"] == family]
         queries, sets = (sum(line[key] for line in lines) for key in ("queries", "sets"))
         degrees = sorted({line["degree"] for line in lines})
         span = f"{degrees[0]}" if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
-        words.append(f"{queries:,} of family {family} ({sets:,} {'set' if sets == 1 else 'sets'} of {span} attributes)")
-    return words
+        descriptions.append(
+            f"{queries:,} of family {family} ({sets:,} {'set' if sets == 1 else 'sets'} of {span} attributes)"
+        )
+    return descriptions

@@ -51,34 +51,40 @@ def limited_rows(table: TablePart, total: float) -> int:
 
 
 def write_targets(run: TablePart, sampler: RowSampler, folder: Path) -> tuple[NumberTargets, ...]:
-    """Write the targets of the numbers of a run and return them; those of the rows' attributes only."""
-    found = tuple(
-        targets for name in run.workload.numbers if (targets := _targets_of(run, name, sampler.names)) is not None
-    )
-    write_number_targets(folder / TARGETS, found)
-    return found
+    """Write and return the targets of the numbers of a run: their estimated sums, by attributes of the rows."""
+    every = [_targets_of(run, name, sampler.names) for name in run.workload.numbers]
+    targets = tuple(of_number for of_number in every if of_number is not None)
+    write_number_targets(folder / TARGETS, targets)
+    return targets
 
 
 def _targets_of(run: TablePart, name: str, names: Sequence[str]) -> NumberTargets | None:
-    """Return the targets of a number; None if not even the sum of all records was measured."""
+    """Return the targets of a number; None if not even the sum of all records was measured.
+
+    There are targets for each set of attributes `names` of the rows inside a set of the workload with the number, if
+    its groups fit into an eighth of the memory, which all numbers share.
+    """
     answered = Answered(estimates_of(run), str(run.manifest["release"]))
-    most = run.job.engine.bytes // (8 * GROUP_BYTES * len(run.workload.numbers))
-    numbers = run.domain.number_names
-    requested = {
-        below
-        for own in run.workload.sets if name in own
-        for below in subsets(tuple(one for one in own if one not in numbers))
-        if set(below) <= set(names) and run.domain.cells(below) <= most
-    }  # fmt: skip
-    found = [
-        targets for by in sorted(requested, key=lambda own: (len(own), own))
-        if (targets := _group_targets(answered, name, by)) is not None
-    ]  # fmt: skip
-    return NumberTargets(name, select_sets(found, most)) if any(not one.names for one in found) else None
+    most_groups = run.job.engine.bytes // (8 * GROUP_BYTES * len(run.workload.numbers))
+    requested = set[AttributeSet]()
+    for attributes in run.workload.sets:
+        if name in attributes:
+            grouping = tuple(other for other in attributes if other not in run.domain.number_names)
+            for by in subsets(grouping):
+                if set(by) <= set(names) and run.domain.cells(by) <= most_groups:
+                    requested.add(by)
+
+    every = [_group_targets(answered, name, by) for by in sorted(requested, key=lambda by: (len(by), by))]
+    measured = [targets for targets in every if targets is not None]
+    has_total = any(not targets.names for targets in measured)
+    return NumberTargets(name, select_sets(measured, most_groups)) if has_total else None
 
 
 def _group_targets(answered: Answered, name: str, by: AttributeSet) -> GroupTargets | None:
-    """Return the targets of the groups of a set; None if their sums were not measured."""
+    """Return the targets of a number by the cells of a set of attributes; None if their sums were not measured.
+
+    Sums of squares are used as well if the number has them and they were measured.
+    """
     domain = answered.estimates.workload.domain
     number = number_named(domain, name, "synthesize")
     for family in [VarianceQueries(of=name), MeanQueries(of=name)] if number.squares else [MeanQueries(of=name)]:
@@ -96,9 +102,11 @@ def _shares(
 ) -> GroupTargets:
     """Return targets from centred answers: with t = 2u − 1, u = (t + 1)/2 and u² = (t² + 2t + 1)/4.
 
-    The answers of a number whose total over a unit of k rows is bounded are k times as large as the sum of t.
+    A value u is a fraction of the number's range. The answers of each group are the sum of t, the number n of rows and,
+    if measured, the sum q of t², named by `figures`; then the sum of t + n, whose error shows their covariance. The
+    answers of a number whose total over a unit of k rows is bounded are k times as large as the sum of t.
     """
-    answers, errors = (one.reshape(-1, one.shape[-1]) for one in given)
+    answers, errors = (each.reshape(-1, each.shape[-1]) for each in given)
     first, second, both = figures.index("t"), figures.index("n"), -1  # t + n is the last sum of two
     t, n, rows = answers[:, first] / number.rows_per_unit, answers[:, second], number.rows_per_unit
     squares = (answers[:, figures.index("q")] + 2 * t + n) / 4 if "q" in figures else np.empty(0)
@@ -107,7 +115,8 @@ def _shares(
     variance = variances[0] / rows**2
     centre = number.low / number.steps + 0.5  # the sum is t/2 + centre · n, in units of the range
     value_errors, sum_errors = (
-        np.sqrt(np.maximum(variance / 4 + own * covariance + own**2 * variances[1], 0)) for own in (centre, 0.5)
+        np.sqrt(np.maximum(variance / 4 + offset * covariance + offset**2 * variances[1], 0))
+        for offset in (centre, 0.5)
     )
     return GroupTargets(
         by, answered.estimates.workload.domain.shape(by), n, errors[:, second], (t + n) / 2, sum_errors, value_errors,
@@ -121,10 +130,10 @@ def cells_file(folder: Path, name: str, part: RowPart) -> Path:
 
 
 def count_groups(folder: Path, rows: Integers32, sampler: RowSampler) -> Integers:
-    """Return the rows in every group of every number and set, concatenated."""
+    """Return the numbers of rows in every group (cell of a set of attributes) of every number's sets, concatenated."""
     counts = [np.empty(0, np.int64)]
     for targets in read_number_targets(folder / TARGETS):
-        counts += [np.bincount(one.index(rows, sampler.names), minlength=len(one.known)) for one in targets.sets]
+        counts += [np.bincount(by.index(rows, sampler.names), minlength=len(by.known)) for by in targets.sets]
     return np.concatenate(counts)
 
 
@@ -143,23 +152,30 @@ def read_array(path: Path) -> NDArray[Any]:
 def number_steps(
     run: TablePart, folder: Path, sampler: RowSampler, rows: Integers32, part: RowPart, weights: Floats | None
 ) -> dict[str, Integers]:
-    """Return the steps of every number for the rows of a part; -1 for null."""
-    whole = part.parts == part.files
-    own = np.ones(len(rows)) if weights is None else weights
-    scale = part.rows / sampler.total if weights is None and not whole else own.sum() / sampler.total
-    numbers, found = read_number_targets(folder / TARGETS), dict[str, Integers]()
+    """Return the steps (integers from 0, the low end) of every number for the rows of a part; -1 for null.
+
+    Values are drawn so that their sums by groups meet the targets, scaled to the rows: those of this part if it is
+    drawn alone or has weights, otherwise those of all parts, whose rows in every group were counted before.
+    """
+    is_only_part = part.parts == part.files
+    row_weights = np.ones(len(rows)) if weights is None else weights
+    rows_at_scale = part.rows if weights is None and not is_only_part else row_weights.sum()
+    scale = rows_at_scale / sampler.total
+
+    numbers, steps = read_number_targets(folder / TARGETS), dict[str, Integers]()
     counts = None
-    if not whole and weights is None:
-        ends = np.cumsum([len(one.known) for targets in numbers for one in targets.sets])
+    if not is_only_part and weights is None:
+        ends = np.cumsum([len(by.known) for targets in numbers for by in targets.sets])
         counts = iter(np.split(read_array(folder / COUNTS), ends[:-1]))
+
     for place, targets in enumerate(numbers):
         totals = None if counts is None else list(islice(counts, len(targets.sets)))
-        groups = RowGroups(np.ascontiguousarray(rows, np.int32), sampler.names, own, scale, totals)
+        groups = RowGroups(np.ascontiguousarray(rows, np.int32), sampler.names, row_weights, scale, totals)
         stream = PublicStream(run.manifest["release"], "numbers", place, *part.key)
         number = number_named(run.domain, targets.name, "synthesize")
-        same = [run.domain[one] for one in sampler.names if run.domain[one].column == number.column]
-        found[targets.name] = draw_steps(number, targets, groups, same, stream)
-    return found
+        same_column = [run.domain[name] for name in sampler.names if run.domain[name].column == number.column]
+        steps[targets.name] = draw_steps(number, targets, groups, same_column, stream)
+    return steps
 
 
 def row_sums(
@@ -170,30 +186,34 @@ def row_sums(
     steps: dict[str, Integers],
     weights: Floats | None,
 ) -> list[Floats]:
-    """Return the sums of the rows in the reported groups of each number, concatenated, in steps."""
-    own, found = np.ones(len(rows)) if weights is None else weights, list[Floats]()
+    """Return the sums of each number over the rows in its reported groups, concatenated, in steps; nulls add 0."""
+    row_weights, sums = np.ones(len(rows)) if weights is None else weights, list[Floats]()
     for targets in read_number_targets(folder / TARGETS):
-        mine, low = steps[targets.name], run.domain[targets.name].low
-        values = own * np.where(mine >= 0, mine + low, 0)
-        sums = [np.bincount(one.index(rows, sampler.names), values, len(one.known)) for one in targets.reported]
-        found.append(np.concatenate(sums).astype(np.float64))
-    return found
+        of_rows, low = steps[targets.name], run.domain[targets.name].low
+        values = row_weights * np.where(of_rows >= 0, of_rows + low, 0)
+        by_set = [np.bincount(by.index(rows, sampler.names), values, len(by.known)) for by in targets.reported]
+        sums.append(np.concatenate(by_set).astype(np.float64))
+    return sums
 
 
 def describe_numbers(
     run: TablePart, numbers: Sequence[NumberTargets], sums: Sequence[Floats], scale: float
 ) -> dict[str, object]:
-    """Return the distance of the sums of the rows from the estimates, in standard errors, by number."""
-    found = dict[str, object]()
-    for targets, own in zip(numbers, sums, strict=True):
+    """Return the distance of the sums of the rows from the estimates, in standard errors, by number.
+
+    `sums` are those of `row_sums`, over `scale` times as many rows as were estimated. Groups whose estimate is not
+    above its error are left out.
+    """
+    described = dict[str, object]()
+    for targets, sums_of_rows in zip(numbers, sums, strict=True):
         number, reported = number_named(run.domain, targets.name, "synthesize"), targets.reported
-        seen = np.concatenate([one.visible for one in reported])
-        aims = np.concatenate([number.steps * one.sums + number.low * one.known for one in reported])
-        errors = number.steps * np.concatenate([one.value_errors for one in reported])
-        distances = np.abs(own / scale - aims)[seen] / errors[seen]
-        found[targets.name] = {
+        seen = np.concatenate([by.visible for by in reported])
+        estimates = np.concatenate([number.steps * by.sums + number.low * by.known for by in reported])
+        errors = number.steps * np.concatenate([by.value_errors for by in reported])
+        distances = np.abs(sums_of_rows / scale - estimates)[seen] / errors[seen]
+        described[targets.name] = {
             "sets": len(targets.sets), "groups": int(seen.sum()),
             "median": float(np.median(distances)) if seen.any() else None,
             "max": float(distances.max()) if seen.any() else None,
         }  # fmt: skip
-    return found
+    return described

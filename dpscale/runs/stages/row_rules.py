@@ -42,15 +42,22 @@ def rule_values(run: TablePart, names: Sequence[str]) -> RuleValues:
 
 
 def with_row_ranges(run: TablePart, rules: Sequence[Any], prefix: str = "") -> list[Any]:
-    """Return rules for the values that rows have; names of the table begin with a prefix."""
-    own = {name for rule in rules if isinstance(rule, ValueRule) for name in rule.names if name.startswith(prefix)}
-    ranges = {name: _row_ranges(run, name.removeprefix(prefix)) for name in sorted(own)}
-    return [
-        rule.with_ranges({name: ranges[name] for name in rule.names if name in own})
-        if isinstance(rule, ValueRule)
-        else rule
-        for rule in rules
-    ]
+    """Return rules with the ranges of the values that synthetic rows have, which may be narrower than their cells.
+
+    `prefix` is before the names of the table's attributes in rules across tables.
+    """
+    names = set[str]()
+    for rule in rules:
+        if isinstance(rule, ValueRule):
+            names.update(name for name in rule.names if name.startswith(prefix))
+    ranges = {name: _row_ranges(run, name.removeprefix(prefix)) for name in sorted(names)}
+
+    changed = []
+    for rule in rules:
+        if isinstance(rule, ValueRule):
+            rule = rule.with_ranges({name: ranges[name] for name in rule.names if name in ranges})
+        changed.append(rule)
+    return changed
 
 
 def _row_ranges(run: TablePart, name: str) -> ValueRanges:
@@ -89,7 +96,9 @@ def fit_values(
     rules = rule_values(run, [*names, *steps])
     if not rules.rules:
         return
-    cells, ranges = RowCells.of(names, rows, steps), {name: own for r in rules.rules for name, own in r.ranges.items()}
+    cells, ranges = RowCells.of(names, rows, steps), dict[str, Any]()
+    for rule in rules.rules:
+        ranges |= rule.ranges
     before = dict[str, Floats]()
     for name in rules.names:
         values = number_values(_number(run, name), steps[name]) if name in steps else inside[name]
@@ -120,7 +129,11 @@ def _set_steps(number: Number, steps: dict[str, Integers], values: Floats, chang
 
 
 def broken_rows(run: TablePart, names: Sequence[str], rows: Integers32, table: pa.Table) -> int:
-    """Return the number of rows that break a rule, from their cells and the values of their columns as written."""
+    """Return the number of rows that break a rule, from their cells and the values of their columns as written.
+
+    A comparison with an unknown value (null) is not broken. Rules over attributes that the rows do not have are left
+    out.
+    """
     cells = RowCells.of(names, rows)
     rules: Sequence[DomainConstraint] = constraints_on(run.domain.rules, names)
     broken = np.zeros(len(rows), np.bool_)
@@ -130,15 +143,15 @@ def broken_rows(run: TablePart, names: Sequence[str], rows: Integers32, table: p
     values = dict[str, Floats]()
     for name in rule_values(run, table.column_names).names:
         values[name] = _written(run.domain[name], table.column(name).combine_chunks())
-    for one in run.domain.value_rules:
-        if values.keys() >= {name for linear in one.clause.linear for name in linear.names} and (
-            set(one.names) <= set(names)
-        ):
-            holds = cells.satisfied(one)
-            for linear in one.clause.linear:
-                unknown = np.any([np.isnan(values[name]) for name in linear.names], axis=0)
-                holds |= unknown | is_true(linear, values)
-            broken |= ~holds
+    for rule in run.domain.value_rules:
+        compared = {name for linear in rule.clause.linear for name in linear.names}
+        if not (compared <= values.keys() and set(rule.names) <= set(names)):
+            continue
+        holds = cells.satisfied(rule)
+        for linear in rule.clause.linear:
+            unknown = np.any([np.isnan(values[name]) for name in linear.names], axis=0)
+            holds |= unknown | is_true(linear, values)
+        broken |= ~holds
     return int(broken.sum())
 
 

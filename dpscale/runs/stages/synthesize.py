@@ -77,12 +77,13 @@ def request_rows(run: TablePart, rows: int) -> None:
 
 
 def perform(run: TablePart, engine: Engine) -> None:
-    """Fit the sampler, draw every part and write the description."""
+    """Fit the sampler, draw every part of the rows in a task, and write the description with the rows' distances."""
     settings, folder, memory = _settings(run), model_folder(run), run.job.engine.bytes
     columns = len(run.domain) + len(run.workload.numbers)
     check_rows(settings, settings.rows, columns, memory)
     name, distances = choose_sampler(run, settings, engine.each("model"))
     _, sampler = open_sampler(str(run.path), str(folder), name)
+
     rows = settings.rows or limited_rows(run, sampler.total)
     check_rows(settings, rows, columns, memory)
     check_formats(run.domain, rows)
@@ -92,10 +93,12 @@ def perform(run: TablePart, engine: Engine) -> None:
     targets = write_targets(run, sampler, folder) if run.workload.numbers else ()
     if targets and len(parts) > 1 and not settings.weights:
         _count_parts(engine, [(str(run.path), str(folder), name, part) for part in parts])
+
     items = [(str(run.path), str(folder), name, settings, part) for part in parts]
     # counts are summed on the workers, so that no process has those of all parts
     written = engine.reduce(write_part, items, COUNTED + len(targets), "rows")
-    counts = engine.map(_same, [(total,) for total in written], "rows")
+    counts = engine.map(_same, [(total,) for total in written], "rows")  # arrays of `write_part`, summed over parts
+
     description = {"rows": rows, "parts": files, "weights": settings.weights, "method": name, "tried": distances,
                    "files": [_file_name(settings, number) for number in range(files)]}  # fmt: skip
     if run.domain.rule_texts:
@@ -148,7 +151,8 @@ def _write_description(
         "worst": worst and {"attributes": list(worst.names), "distance": worst.distance,
                             "standard_errors": worst.standard_errors},
     }  # fmt: skip
-    if warning := rows_warning(comparisons):
+    warning = rows_warning(comparisons)
+    if warning:
         content["warning"] = warning
         warnings.warn(warning, RowsWarning, stacklevel=2)
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
@@ -177,11 +181,12 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     rows = read_array(stored) if present(stored) else drawn_rows(run, sampler, part)
     weights = sampler.weights(rows, part) if settings.weights and isinstance(sampler, PairwiseSampler) else None
     numbers = number_steps(run, Path(folder), sampler, rows, part, weights) if run.workload.numbers else {}
+
     start, broken = 0, 0
     for file in part.each:
         inside = slice(start, start + file.count)
         stream = PublicStream(run.manifest["release"], "values", file.rows, file.parts, file.number)
-        steps = {number: own[inside] for number, own in numbers.items()}
+        steps = {number: of_part[inside] for number, of_part in numbers.items()}
         texts = format_columns(run, np.arange(file.first, file.first + file.count), run.manifest["release"])
         table = decoded(run, sampler, rows[inside], steps, texts, None if weights is None else weights[inside], stream)
         _write(run.path / "synthetic" / _file_name(settings, file.number), table)
@@ -191,10 +196,11 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     if present(stored):
         remove(stored)
     layout = compared_by(run, sampler)
-    most = max(1, MOST_COUNTED // max(1, len(layout.sets)) * part.count // max(1, part.rows))
-    few = rows[:most]
-    counts = layout.count(few, None if weights is None else weights[:most])
-    return [counts, np.array([len(few)]), np.array([broken]), *sums]
+    # at most MOST_COUNTED rows times sets are counted over all parts
+    limit = max(1, MOST_COUNTED // max(1, len(layout.sets)) * part.count // max(1, part.rows))
+    counted = rows[:limit]
+    counts = layout.count(counted, None if weights is None else weights[:limit])
+    return [counts, np.array([len(counted)]), np.array([broken]), *sums]
 
 
 def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart, key: str | None = None) -> Integers32:
@@ -225,18 +231,33 @@ def decoded(
     weights: np.ndarray | None,
     stream: PublicStream,
 ) -> pa.Table:
-    """Return the columns in the order and with the types of the input."""
+    """Return rows as a table with the columns, their order and their types of the input.
+
+    Parameters
+    ----------
+    cells : ndarray, shape (rows, attributes)
+    numbers : dict of str to ndarray
+        Steps of each number in the rows; -1 for null. They are changed in place if a rule requires it.
+    texts : dict of str to pyarrow.Array
+        Columns with a format, as drawn.
+    weights : ndarray or None
+        Weight of each row, which becomes a further column.
+    stream : PublicStream
+        For values inside cells.
+    """
     names, types = sampler.names, run.manifest.get("columns") or {}
-    every = (*names, *numbers, *texts)
-    ordered = [name for name in types if name in every] + [name for name in every if name not in types]
-    values, inside = {}, dict[str, Any]()
-    for name in (one for one in ordered if one not in texts):
+    columns = (*names, *numbers, *texts)
+    ordered = [name for name in types if name in columns] + [name for name in columns if name not in types]
+
+    values, inside = {}, dict[str, Any]()  # columns of the table; values inside the cells of attributes
+    for name in [name for name in ordered if name not in texts]:
         attribute = run.domain[name]
-        if not isinstance(attribute, Number):  # columns of one input column have the same value
-            alike = [one for one in run.domain.numbers if one.name in numbers and one.column == attribute.column]
-            same = [(one, numbers[one.name]) for one in alike]
+        if not isinstance(attribute, Number):
+            same_column = [(number, numbers[number.name]) for number in run.domain.numbers
+                           if number.name in numbers and number.column == attribute.column]  # fmt: skip
             wanted = type_of(types.get(name, ""))
-            inside[name] = values_inside(attribute, cells[:, names.index(name)], stream, wanted, same)
+            # columns of one input column have the same value
+            inside[name] = values_inside(attribute, cells[:, names.index(name)], stream, wanted, same_column)
 
     fit_values(run, names, cells, numbers, inside, stream)
     for name in ordered:

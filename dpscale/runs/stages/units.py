@@ -125,20 +125,20 @@ def exact_counts(run: TablePart, engine: Engine, table: Table, plan: UnitPlan, n
     data, groups = run.job.data, partition_groups(table.partitions, engine.workers)
     dropped = rows_beyond_bound(run, engine, table, groups, list(names)) or {}
     through = unit_lookup(run, engine)
-    used = tuple(name for name in names if any(name in own for own in plan.sets))
-    dropping = tuple(name for name in names if run.domain[name].drops and name not in used)
+    grouping = tuple(name for name in names if any(name in of_range for of_range in plan.sets))
+    dropping = tuple(name for name in names if run.domain[name].drops and name not in grouping)
     rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
-    totals = [np.zeros(run.domain.cells(own), np.int64) for own in plan.sets]
+    totals = [np.zeros(run.domain.cells(of_range), np.int64) for of_range in plan.sets]
     for ranges in hash_passes(rows * ROW_BYTES, run.job.engine.bytes):
-        request = UnitRequest(run.domain, used, dropping, str(data.unit_column), ranges)
+        request = UnitRequest(run.domain, grouping, dropping, str(data.unit_column), ranges)
         items = [(request, group, *dropped_rows(group, dropped), *through) for group in groups]
         handles = engine.persist(unit_cells, items, "read-units")
         cuts = cut_ranges(ranges, 2 * engine.workers)
         take = partial(take_range, ranges=cuts)
-        join = partial(count_units, names=used, sets=plan.sets, domain=run.domain)
-        for found in engine.exchange(take, handles, join, len(cuts), "count-units"):
-            for total, own in zip(totals, found.counts, strict=True):
-                total += own
+        join = partial(count_units, names=grouping, sets=plan.sets, domain=run.domain)
+        for counted in engine.exchange(take, handles, join, len(cuts), "count-units"):
+            for total, of_range in zip(totals, counted.counts, strict=True):
+                total += of_range
     return totals
 
 
@@ -165,6 +165,7 @@ def write(run: TablePart, plan: UnitPlan, drawn: Sequence[Floats]) -> None:
 
 
 def _write_table(path: Path, table: Any) -> None:
+    """Write a table as one Parquet file, whole or not at all."""
     from io import BytesIO
 
     content = BytesIO()
