@@ -129,8 +129,8 @@ class Account:
         if self.renewal or self.promise:
             return self.promise
         rows = (*self.caps[-1:], *self.renewing_now.values(), *self.releases)
-        said = next((one for row in rows if (one := protection_of(row))), None)
-        return said and self.with_table(said)
+        stated = next(filter(None, map(protection_of, rows)), None)
+        return stated and self.with_table(stated)
 
     def with_table(self, protection: Protection, request: Protection | None = None) -> Protection:
         """Return a privacy unit with the table that all releases for its column name, or else the request."""
@@ -172,10 +172,13 @@ class Account:
 
         Releases without a period, which may concern every period, are under "".
         """
-        named = [(cost_from_text(row["cost"]).period if '"period"' in row["cost"] else "", row)
-                 for row in self.releases]  # fmt: skip
-        names = sorted({period for period, _ in named})
-        return {name: self._sum(row for one, row in named if one == name) for name in names} if any(names) else {}
+        rows_by_period = dict[str, list[Row]]()
+        for row in self.releases:
+            period = cost_from_text(row["cost"]).period if '"period"' in row["cost"] else ""
+            rows_by_period.setdefault(period, []).append(row)
+        if not any(rows_by_period):
+            return {}
+        return {period: self._sum(rows_by_period[period]) for period in sorted(rows_by_period)}
 
     @property
     def charged_before(self) -> int:
@@ -243,6 +246,7 @@ class Account:
             )
 
     def _sum(self, rows: Iterable[Row]) -> Spending:
+        """Return the composition of some releases, each counted in the unit that the account protects."""
         spending = Spending()
         for row in rows:
             spending = spending.plus(self.counted(row), is_public(row))
@@ -311,10 +315,10 @@ def periods_of_text(text: str | None) -> Periods:
 @lru_cache(maxsize=4096)
 def renewals_of(periods: Periods, by: str) -> frozenset[int]:
     """Return the numbers of the months, or years, that have a day in common with one of the periods."""
-    found = set[int]()
+    numbers = set[int]()
     for first, last in map(_days, periods):
-        found.update(range(number_of(by, first), number_of(by, last) + 1))
-    return frozenset(found)
+        numbers.update(range(number_of(by, first), number_of(by, last) + 1))
+    return frozenset(numbers)
 
 
 def renewal_name(by: str, number: int) -> str:
@@ -375,11 +379,11 @@ def filters(account: Account, periods: Periods, protects: Protection, analyst: s
         yield account.of_analyst(analyst)
     for by in account.renewing_now:
         seen = set[tuple[int, ...]]()
-        for one in period_accounts(account, by, periods, protects).values():
-            numbers = tuple(row["seq"] for row in one.releases)
+        for of_period in period_accounts(account, by, periods, protects).values():
+            numbers = tuple(row["seq"] for row in of_period.releases)
             if numbers not in seen:
                 seen.add(numbers)
-                yield one
+                yield of_period
     yield account
 
 
@@ -399,19 +403,26 @@ def period_accounts(
     protects : Protection, optional
         Promise of a request.
     """
-    read = [(renewals_of(labels, by) if (labels := periods_of_row(row)) else None, row) for row in account.releases]
-    named = renewals_of(periods, by) or frozenset[int]().union(*(months for months, _ in read if months is not None))
+    read = list[tuple[frozenset[int] | None, Row]]()  # numbers of the months (or years) of a release; None: every one
+    for row in account.releases:
+        labels = periods_of_row(row)
+        read.append((renewals_of(labels, by) if labels else None, row))
+    named = renewals_of(periods, by)
+    if not named:
+        named = frozenset[int]().union(*(months for months, _ in read if months is not None))
+
     renewal = by if by in account.renewing_now else None
     promise = promise_of(account, by, protects) if renewal else account.protects
     caps = [row for row in account.renewing if row["period"] == by]
 
-    def of(number: int | None) -> Account:
+    def account_of(number: int | None) -> Account:
+        """Return the account of a month (or year), with the releases that read it; None: one that none names."""
         releases = [row for months, row in read if months is None or number in months]
         label = f"any other {by}" if number is None else renewal_name(by, number)
         return Account(account.name, caps, releases, renewal=renewal, period=label, promise=promise)
 
-    found = {renewal_name(by, number): of(number) for number in sorted(named)}
-    return found if periods else found | {"": of(None)}
+    accounts = {renewal_name(by, number): account_of(number) for number in sorted(named)}
+    return accounts if periods else accounts | {"": account_of(None)}
 
 
 def promise_of(account: Account, by: str, protects: Protection | None = None) -> Protection | None:
@@ -432,11 +443,12 @@ def promise_of(account: Account, by: str, protects: Protection | None = None) ->
         If the promise of the request, or of the dataset, is not bounded by such caps.
     """
     stated = stated_promises(account)
-    for one in [*stated, *([protects] if protects else [])]:
-        account.check_renewable(one, by)
-    own = account.renewing_now.get(by)
-    said = (protection_of(own) if own else None) or next(iter(stated), protects)
-    return said and renewed(account.with_table(said, protects), by)
+    for promise in [*stated, *([protects] if protects else [])]:
+        account.check_renewable(promise, by)
+    cap = account.renewing_now.get(by)
+    of_cap = protection_of(cap) if cap else None
+    promise_now = of_cap or next(iter(stated), protects)
+    return promise_now and renewed(account.with_table(promise_now, protects), by)
 
 
 def stated_promises(account: Account) -> list[Protection]:

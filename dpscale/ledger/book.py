@@ -181,8 +181,10 @@ class Ledger(PublicLedger):
                         checked_periods(periods), job, analyst)  # fmt: skip
 
         def act(db: Database) -> str | Account:
+            """Return the state of the release, which is inserted; the account if a cap refuses it."""
             request = asked.at_recorded_name(db)
-            if state := request.state(db):
+            state = request.state(db)
+            if state:  # charged before
                 return state
             request.check_first(db)
             account = request.account(db)
@@ -193,7 +195,8 @@ class Ledger(PublicLedger):
             return "reserved" if reserve else "admitted"
 
         self._store.check_writable()
-        if isinstance(answer := self._change(act, reserve, sound=True), Account):
+        answer = self._change(act, reserve, sound=True)
+        if isinstance(answer, Account):
             raise asked.refusal(answer)
         return answer
 
@@ -223,7 +226,8 @@ class Ledger(PublicLedger):
         """
 
         def act(db: Database) -> None:
-            if (decided := ledgerrows.decision(db, release, part, number)) is None:
+            decided = ledgerrows.decision(db, release, part, number)
+            if decided is None:
                 ledgerrows.insert_round(db, release, part, number, digest)
             elif decided != digest:
                 raise BudgetError(
@@ -289,6 +293,8 @@ class Ledger(PublicLedger):
         return transfer.move(self._store, lambda: self._transaction(True), resolved(os.getcwd(), target))
 
     def _advance(self, release: str, before: str, after: str) -> str:
+        """Move a release from one state to the next and return the new state; one that has it already stays."""
+
         def act(db: Database) -> str:
             row = db.execute("SELECT state FROM releases WHERE release = ?", (release,)).fetchone()
             if row is None or row[0] not in (before, after):

@@ -44,6 +44,7 @@ class Cap:
     reserved: float = 0.0
 
     def __post_init__(self) -> None:
+        """Check the figures; the default currency is that of Gaussian noise (GDP) if delta is above 0."""
         if not (_is_number(self.epsilon) and math.isfinite(self.epsilon) and self.epsilon > 0):
             raise JobError(
                 "cap.epsilon", f"got {safe_repr(self.epsilon)}", "a finite number > 0", "set the total limit"
@@ -115,18 +116,19 @@ class Limit:
 
     def implies(self, other: Limit) -> bool:
         """Return whether the other limit admits every cost that this one admits, which has spent at least as much."""
-        own, theirs, same = self.history, other.history, (self.cap, self.steps) == (other.cap, other.steps)
-        spent = own.squared_mu >= theirs.squared_mu and own.pure >= theirs.pure and own.delta >= theirs.delta
-        return same and spent and own.approximate >= theirs.approximate and own.public >= theirs.public
+        ours, theirs = self.history, other.history
+        is_same_cap = (self.cap, self.steps) == (other.cap, other.steps)
+        spent_more = ours.squared_mu >= theirs.squared_mu and ours.pure >= theirs.pure and ours.delta >= theirs.delta
+        return is_same_cap and spent_more and ours.approximate >= theirs.approximate and ours.public >= theirs.public
 
 
 def binding(limits: Iterable[Limit]) -> list[Limit]:
     """Return the limits that decide: without those that another one implies."""
-    kept = list[Limit]()
+    deciding = list[Limit]()
     for limit in limits:
-        if not any(one.implies(limit) for one in kept):
-            kept = [*(one for one in kept if not limit.implies(one)), limit]
-    return kept
+        if not any(other.implies(limit) for other in deciding):
+            deciding = [*(other for other in deciding if not limit.implies(other)), limit]
+    return deciding
 
 
 def largest_epsilon(limits: Sequence[Limit], kind: Cost, delta: float) -> float:
@@ -145,6 +147,7 @@ def largest_epsilon(limits: Sequence[Limit], kind: Cost, delta: float) -> float:
     """
     scale = _largest_scale(limits, kind)
     epsilon = kind.scaled(scale).epsilon_or_inf(delta) if scale else 0.0
+    # a margin for the rounding of the conversion
     return shown_below(epsilon * (1 - 1e-9)) if math.isfinite(epsilon) else 0.0
 
 
@@ -159,6 +162,7 @@ def remaining_epsilon(cap: Cap, history: Spending) -> float:
 
 
 def _largest_scale(limits: Sequence[Limit], kind: Cost) -> Fraction:
+    """Return about the largest s such that all limits admit the cost s · kind, by bisection; 0 below FINEST."""
     limits = binding(limits)
 
     def fits(scale: Fraction) -> bool:
@@ -171,7 +175,8 @@ def _largest_scale(limits: Sequence[Limit], kind: Cost) -> Fraction:
             return Fraction(0)
     while fits(low * 2):
         low *= 2
-    step = low
+
+    step = low  # low fits, and low + step does not
     for _ in range(STEPS):
         step /= 2
         low = low + step if fits(low + step) else low
@@ -244,15 +249,15 @@ class CapChange:
         return self.spent_epsilon > self.cap.epsilon
 
     def __str__(self) -> str:
-        each = f" for each {self.period} of the data" if self.period else f" of {self.analyst}" * bool(self.analyst)
-        each += f", which protects {self.promise}," if self.promise else ""
-        said = f"{self.dataset}: the cap{each} is {self.cap}, "
-        said += f"spent is at most {self.spent_epsilon:.6g}" if self.period else f"spent is {self.spent_epsilon:.6g}"
-        said += f" ({self.fullest})" if self.period and self.charged_before else ""
+        scope = f" for each {self.period} of the data" if self.period else f" of {self.analyst}" * bool(self.analyst)
+        scope += f", which protects {self.promise}," if self.promise else ""
+        text = f"{self.dataset}: the cap{scope} is {self.cap}, "
+        text += f"spent is at most {self.spent_epsilon:.6g}" if self.period else f"spent is {self.spent_epsilon:.6g}"
+        text += f" ({self.fullest})" if self.period and self.charged_before else ""
         if self.below_spent:
-            said += f", which is above it: nothing more is admitted{f' in {self.fullest}' if self.period else ''}"
+            text += f", which is above it: nothing more is admitted{f' in {self.fullest}' if self.period else ''}"
         if self.charged_before:
-            said += f"; for what was charged before it ({self.charged_before}) the cap is an odometer, not a filter"
+            text += f"; for what was charged before it ({self.charged_before}) the cap is an odometer, not a filter"
         if self.near:
-            said += f"; it is a new dataset beside {self.near!r}"
-        return said
+            text += f"; it is a new dataset beside {self.near!r}"
+        return text

@@ -104,9 +104,9 @@ def digest_of(db: Database, release: str) -> str:
 
 def conditions(db: Database, dataset: str) -> list[str]:
     """Return the conditions of the guarantees of a dataset's releases, each once: facts of their links."""
-    found = db.execute("SELECT facts FROM links WHERE dataset = ? ORDER BY place", (canonical(dataset),)).fetchall()
-    stated = (json.loads(facts).get(CONDITION, "") for (facts,) in found)
-    return [one.removeprefix("; ") for one in dict.fromkeys(stated) if one]
+    rows = db.execute("SELECT facts FROM links WHERE dataset = ? ORDER BY place", (canonical(dataset),)).fetchall()
+    stated = (json.loads(facts).get(CONDITION, "") for (facts,) in rows)
+    return [condition.removeprefix("; ") for condition in dict.fromkeys(stated) if condition]
 
 
 def contains(db: Database, digest: str) -> bool:
@@ -115,7 +115,7 @@ def contains(db: Database, digest: str) -> bool:
 
 
 def heads(db: Database) -> dict[str, int]:
-    """Return every link of every chain with the number of later links."""
+    """Return every link of every chain, by its digest, with the number of later links."""
     links = db.execute("SELECT digest, dataset, place FROM links").fetchall()
     last = dict[str, int]()
     for _, dataset, place in links:
@@ -160,26 +160,30 @@ def _stored(link: Row, entries: Mapping[tuple[str, int], Row]) -> Link:
 
 
 def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
-    """Return every row that has a link, by table and number, with the dataset's canonical name as `of`."""
+    """Return every row that has a link, by table and number (`seq`), with the dataset's canonical name as `of`.
+
+    Columns that a later version stores in another table are included: those of `terms` in caps, of `protections` in
+    releases. A row without a dataset is one of its release's.
+    """
     terms = {row["cap"]: row for row in tables["terms"]}
     protections = {row["release"]: row for row in tables["protections"]}
     dataset = {row["release"]: row["dataset"] for row in tables["releases"]}
-    beside = {"caps": lambda row: terms.get(row["seq"], {}),
-              "releases": lambda row: protections.get(row["release"], {}), "rounds": lambda row: {}}  # fmt: skip
-    return {
-        (table, row["seq"]): {
-            **more(row),
-            **row,
-            "of": canonical(row.get("dataset") or dataset.get(row["release"], "")),
-        }
-        for table, more in beside.items()
-        for row in tables[table]
+    further_columns = {
+        "caps": lambda row: terms.get(row["seq"], {}),
+        "releases": lambda row: protections.get(row["release"], {}),
+        "rounds": lambda row: {},
     }
+    entries = {}
+    for table, columns_of in further_columns.items():
+        for row in tables[table]:
+            name = canonical(row.get("dataset") or dataset.get(row["release"], ""))
+            entries[table, row["seq"]] = {**columns_of(row), **row, "of": name}
+    return entries
 
 
 def findings(tables: Tables) -> Iterator[str]:
     """Yield the faults of the chains: links that do not follow their predecessor and entries without a link."""
-    entries, last = _entries(tables), dict[str, tuple[int, str]]()
+    entries, last = _entries(tables), dict[str, tuple[int, str]]()  # place and digest of each dataset's last link
     for link in tables["links"]:
         place, before = last.get(link["dataset"], (0, ""))
         key = link["entry"], link["number"]

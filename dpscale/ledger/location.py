@@ -55,13 +55,15 @@ def connection(ledger: str) -> dict[str, Any]:
 
 
 def _check(ledger: str, scheme: str, credentials: bool, options: dict[str, str]) -> None:
+    """Raise JobError for an address with another scheme, with secrets, or with options that are not permitted."""
     if scheme != SCHEME:
         raise _refused(f"an address of {scheme}://", f"write {SCHEME}://, or the path of a file")
     if credentials or {"user", "password", "passfile"} & options.keys():
         raise _refused("an address with a user name or a password", FROM_ENVIRONMENT)
-    if strangers := sorted(options.keys() - set(OPTIONS)):
+    unknown = options.keys() - set(OPTIONS)
+    if unknown:
         raise _refused(
-            f"an address with {len(strangers)} unknown options",
+            f"an address with {len(unknown)} unknown options",
             f"use {', '.join(OPTIONS)}; libpq reads the others from the environment",
         )
     if not ledger.isprintable():

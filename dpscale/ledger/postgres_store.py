@@ -90,6 +90,7 @@ NO_ENTRY = ("authentication failed", "no password supplied", "pg_hba.conf", "per
 
 
 def _unconnected(reply: str) -> tuple[type[DpscaleError], str, str]:
+    """Return the kind of error, what happened, and a remedy, for the message of a failed connection."""
     if any(words in reply for words in NO_ENTRY):
         return JobError, "does not let this user in", "set PGUSER and PGPASSWORD, or PGPASSFILE, in the environment"
     if 'database "' in reply:
@@ -141,6 +142,10 @@ class ServerStore:
 
     @contextmanager
     def _transaction(self, writes: bool) -> Iterator[Database]:
+        """Run a serializable transaction, after connecting again if the connection was lost.
+
+        One that writes runs alone: it waits until no other one writes.
+        """
         with self._failures():
             self._connect_again()
             try:
@@ -220,6 +225,7 @@ def _copy_in_memory(db: Database, version: int) -> sqlite3.Connection:
 
 
 def _meaning(address: str, error: Any, lost: bool) -> DpscaleError:
+    """Return the error to report for one of the server, by its SQLSTATE (five characters) or its class (two)."""
     if lost:
         return unusable(address, "was lost, and the last change may be stored or not",
                         "run the same command again", Again)  # fmt: skip
@@ -280,6 +286,7 @@ def _check_owner(db: Database, address: str, version: int) -> None:
 
 
 def _create(address: str, create: bool) -> None:
+    """Create an empty ledger in a database, if that is allowed; another process may create it at the same time."""
     if not create:
         raise unusable(address, "does not exist", "check the name", JobError)
     with suppress(FileExistsError), making(address) as fill:

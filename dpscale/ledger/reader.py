@@ -239,13 +239,15 @@ class LedgerReader:
                                   "check the name with `dpscale ledger show`")  # fmt: skip
             chosen = names if dataset is None else {canonical(dataset)}
             version = ledgerrows.schema_version(db)
-            heads = {name: chain.head(db, name)[1] if version >= LINKED_VERSION else "" for name in chosen}
-            datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": heads[name]}
-                        for name in sorted(chosen)}  # fmt: skip
-            for name, one in datasets.items():
+            datasets = {}
+            for name in sorted(chosen):
+                stated = statement(ledgerrows.account(db, name), STATED_DELTA)
+                _, head = chain.head(db, name) if version >= LINKED_VERSION else (0, "")
+                stated["head"] = head
                 if by_period:
-                    one["by_period"] = statement_by_period(ledgerrows.account(db, name), STATED_DELTA)
-                one["notes"] = [*one["notes"], *chain.conditions(db, name)]
+                    stated["by_period"] = statement_by_period(ledgerrows.account(db, name), STATED_DELTA)
+                stated["notes"] = [*stated["notes"], *chain.conditions(db, name)]
+                datasets[name] = stated
             return {"schema_version": version, "moved_to": ledgerrows.moved_to(db), "datasets": datasets}
 
         return {"ledger": str(self.path)} | self._read_sound(act)
@@ -344,43 +346,42 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
     delta = cap.delta if cap else 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
     if not cap and account.spent.delta >= delta:
         delta = min(delta + float_above(account.spent.delta), MOST_DELTA)
-    periods = {name: _figures(account, one, delta) for name, one in account.periods.items()}
-    return (
-        {
-            "cap": _shown(account.caps[-1]) | {"currency": cap.currency} if cap else None,
-            "former_caps": [_shown(row) for row in account.caps[:-1]],
-            "protects": str(account.protects) if account.protects else None,
-            "currency": f"{account.currency}: {CURRENCIES[account.currency]}",
-            "spent": _figures(account, account.spent, delta),
-            "reserved": _figures(account, account.reserved, delta),
-            "remaining": _remaining(account),
-            "remaining_epsilon": _remaining_epsilon(account),
-            "notes": notes(account),
-            "releases": [_entry(account, row, delta) for row in account.releases],
-        }
-        | ({"periods": periods} if periods else {})
-        | (
-            {"analysts": {name: _of_analyst(one, delta) for name, one in account.analysts.items()}}
-            if account.analysts
-            else {}
-        )
-        | ({"period_caps": [_shown(row) for row in account.renewing]} if account.renewing else {})
-    )
+
+    stated = {
+        "cap": _shown(account.caps[-1]) | {"currency": cap.currency} if cap else None,
+        "former_caps": [_shown(row) for row in account.caps[:-1]],
+        "protects": str(account.protects) if account.protects else None,
+        "currency": f"{account.currency}: {CURRENCIES[account.currency]}",
+        "spent": _figures(account, account.spent, delta),
+        "reserved": _figures(account, account.reserved, delta),
+        "remaining": _remaining(account),
+        "remaining_epsilon": _remaining_epsilon(account),
+        "notes": notes(account),
+        "releases": [_entry(account, row, delta) for row in account.releases],
+    }
+    if account.periods:
+        stated["periods"] = {name: _figures(account, spent, delta) for name, spent in account.periods.items()}
+    if account.analysts:
+        stated["analysts"] = {name: _of_analyst(of_analyst, delta) for name, of_analyst in account.analysts.items()}
+    if account.renewing:
+        stated["period_caps"] = [_shown(row) for row in account.renewing]
+    return stated
 
 
 def statement_html(summary: Mapping[str, Any]) -> str:
     """Return the summary of a ledger as HTML: spent and remaining budget of each dataset, and its last releases."""
     datasets = summary["datasets"]
-    lines = [(name, f"{len(one['releases']):,}", _pair(one["spent"]), _pair(one["cap"]), _left(one))
-             for name, one in datasets.items()]  # fmt: skip
+    lines = [(name, f"{len(stated['releases']):,}", _pair(stated["spent"]), _pair(stated["cap"]), _left(stated))
+             for name, stated in datasets.items()]  # fmt: skip
     columns = ("dataset", "releases", "spent", "cap", "remains")
-    found = [html_table(f"Ledger {summary['ledger']}", columns, lines[:MOST_LISTED])]
-    charged = {name: one for name, one in datasets.items() if one["releases"]}
-    for name, one in charged.items() if len(charged) <= FEW else ():
+    html_tables = [html_table(f"Ledger {summary['ledger']}", columns, lines[:MOST_LISTED])]
+
+    charged = {name: stated["releases"] for name, stated in datasets.items() if stated["releases"]}
+    for name, releases in charged.items() if len(charged) <= FEW else ():
         last = [(row["release"][:8], row["reserved_at"][:10], row["state"], _pair(row["own"]))
-                for row in one["releases"][-MOST_LISTED:]]  # fmt: skip
-        found.append(html_table(f"Last releases of {name}", ("release", "day", "state", "cost"), last, labels=3))
-    return "".join(found)
+                for row in releases[-MOST_LISTED:]]  # fmt: skip
+        html_tables.append(html_table(f"Last releases of {name}", ("release", "day", "state", "cost"), last, labels=3))
+    return "".join(html_tables)
 
 
 def _left(dataset: Mapping[str, Any]) -> str:
@@ -407,14 +408,14 @@ def statement_by_period(account: Account, stated_delta: float) -> dict[str, Any]
     """
     labels = {label for row in account.releases for label in periods_of_row(row)}
     renewals = list(account.renewing_now) or ([shown_renewal(labels)] if labels else [])
-    found = {}
+    by_renewal = {}
     for by in renewals:
         accounts, cap = period_accounts(account, by), account.renewing_now.get(by)
-        figures = {name: _of_period(one, stated_delta) for name, one in accounts.items()}
+        figures = {name: _of_period(of_period, stated_delta) for name, of_period in accounts.items()}
         promise = next(iter(accounts.values())).protects
-        found[by] = {"cap": _shown(cap) if cap else None, "protects": str(promise) if promise else None,
+        by_renewal[by] = {"cap": _shown(cap) if cap else None, "protects": str(promise) if promise else None,
                      "other": figures.pop(""), "periods": figures}  # fmt: skip
-    return found
+    return by_renewal
 
 
 def _of_analyst(account: Account, delta: float) -> dict[str, Any]:
@@ -427,6 +428,7 @@ def _of_analyst(account: Account, delta: float) -> dict[str, Any]:
 
 
 def _of_period(account: Account, stated_delta: float) -> dict[str, Any]:
+    """Return spending, remaining budget and number of releases of the account of one month or year, ready for JSON."""
     cap = account.limit()
     delta = cap.delta if cap else 0.0 if account.currency == PURE else stated_delta
     left = {"remaining": _remaining(account), "remaining_epsilon": _remaining_epsilon(account)} if cap else {}
@@ -445,34 +447,40 @@ def _largest_delta(account: Account, stated_delta: float) -> float:
 
 def notes(account: Account) -> list[str]:
     """Return the caveats that a reader of the figures needs."""
-    said = []
+    sentences = []
     if account.cap and account.cap.boundless:
-        said.append(f"a cap above epsilon {MOST:g} has no effect: set a smaller one")
+        sentences.append(f"a cap above epsilon {MOST:g} has no effect: set a smaller one")
     if account.spent.public:
-        said.append("a release with a seed showed exact counts: nothing that follows makes this dataset private")
+        sentences.append("a release with a seed showed exact counts: nothing that follows makes this dataset private")
     if not account.caps and account.renewing:
-        said.append("no cap on the total: each period of the data has its own, and the total is an odometer's")
+        sentences.append("no cap on the total: each period of the data has its own, and the total is an odometer's")
     elif not account.caps:
-        said.append("no cap: the epsilon is an odometer's, true if every budget was fixed before the first release")
+        sentences.append(
+            "no cap: the epsilon is an odometer's, true if every budget was fixed before the first release"
+        )
     elif account.charged_before:
-        said.append(f"charged before this cap: {account.charged_before}; for those releases it is an odometer")
-    if (cap := account.limit()) and cap.reserved:
-        said.append(f"reserved for additive deltas: {cap.reserved:.6g} of the cap's delta")
+        sentences.append(f"charged before this cap: {account.charged_before}; for those releases it is an odometer")
+    cap = account.limit()
+    if cap and cap.reserved:
+        sentences.append(f"reserved for additive deltas: {cap.reserved:.6g} of the cap's delta")
     if account.spent.approximate and account.spent.pure:
-        said.append("pure and Gaussian releases are counted together in gdp")
+        sentences.append("pure and Gaussian releases are counted together in gdp")
     if any(not row["relation"] for row in account.releases):
-        said.append("older releases do not state their privacy unit: they are counted as if it were the same")
-    return said
+        sentences.append("older releases do not state their privacy unit: they are counted as if it were the same")
+    return sentences
 
 
 def _figures(account: Account, spending: Spending, delta: float) -> dict[str, Any]:
+    """Return epsilon at a delta, squared μ, pure epsilon and additive delta of a spending; infinity is None."""
     cap = account.limit()
     figures = {
         "epsilon": cap.spent_epsilon(spending) if cap else spending.epsilon(account.currency, delta),
         "delta": delta,
         "squared_mu": spending.amount("gdp"),
         "pure_epsilon": spending.amount(PURE),
-    } | ({"additive_delta": float_above(spending.delta)} if spending.delta else {})
+    }
+    if spending.delta:
+        figures["additive_delta"] = float_above(spending.delta)
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
@@ -481,10 +489,11 @@ def _remaining(account: Account) -> float | None:
     cap = account.limit()
     if cap is None or cap.boundless:
         return None
-    if (left := delta_left(cap.delta, max(account.spent.delta, Fraction(cap.reserved)))) < 0:
+    delta = delta_left(cap.delta, max(account.spent.delta, Fraction(cap.reserved)))  # without additive deltas
+    if delta < 0:
         return 0.0
-    most = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, left) ** 2
-    return max(0.0, most - account.spent.amount(cap.currency))
+    permitted = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, delta) ** 2
+    return max(0.0, permitted - account.spent.amount(cap.currency))
 
 
 def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
@@ -503,8 +512,9 @@ def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
 
 def _shown(row: Row) -> Row:
     """Return a row without its number, dataset, job and files, and without columns of this version that are not set."""
-    found = {name: value for name, value in row.items() if name not in (*UNSHOWN, *NEWER)}
-    more = {name: row[name] for name in NEWER if row.get(name)}
-    if labels := periods_of_text(more.pop("periods", None)):
-        more["periods"] = list(labels)
-    return found | more
+    shown = {name: value for name, value in row.items() if name not in (*UNSHOWN, *NEWER)}
+    newer = {name: row[name] for name in NEWER if row.get(name)}
+    labels = periods_of_text(newer.pop("periods", None))
+    if labels:
+        newer["periods"] = list(labels)
+    return shown | newer

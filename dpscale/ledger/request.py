@@ -88,8 +88,9 @@ class Request:
     analyst: str = ""
 
     def __post_init__(self) -> None:
+        """Check all fields and store names, figures and periods in their canonical form."""
         object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
-        _ = self.entry
+        _ = self.entry  # checks the release and the digest
         epsilon, delta = checked_request(self.epsilon, self.delta)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
@@ -136,9 +137,10 @@ class Request:
 
     def limits(self, account: Account) -> Iterator[tuple[Account, Limit]]:
         """Yield the limits that the request has to pass, with their accounts; none without a cap."""
-        for one in filters(account, self.periods, self.protects, self.analyst):
-            if limit := one.admission(self.cost, self.protects):
-                yield one, limit
+        for limited in filters(account, self.periods, self.protects, self.analyst):
+            limit = limited.admission(self.cost, self.protects)
+            if limit:
+                yield limited, limit
 
     def fits(self, account: Account) -> bool:
         """Return whether the history composed with this cost is within all caps of the dataset; True without a cap."""
@@ -156,10 +158,16 @@ class Request:
         It is that of the total cap, or else of the period with the least budget left.
         """
         limits = list(self.limits(account))
-        full = [one for one in limits if not one[1].admits(self.cost, self.public)]
-        worst = max(full, key=lambda one: (not one[0].renewal, one[1].cap.spent_epsilon(one[1].history)))
-        others = [limit for _, limit in limits if limit is not worst[1]]
-        return refusal(worst[0], [worst[1], *others], self.cost, self.epsilon, self.delta, self.public)
+        refusing = [(limited, limit) for limited, limit in limits if not limit.admits(self.cost, self.public)]
+
+        def rank(pair: tuple[Account, Limit]) -> tuple[bool, float]:
+            """Return a key that is largest for the cap on the total, then for the fullest period."""
+            limited, limit = pair
+            return not limited.renewal, limit.cap.spent_epsilon(limit.history)
+
+        limited, worst = max(refusing, key=rank)
+        others = [limit for _, limit in limits if limit is not worst]
+        return refusal(limited, [worst, *others], self.cost, self.epsilon, self.delta, self.public)
 
 
 def checked_name(field: str, name: object) -> str:
@@ -189,6 +197,15 @@ def _checked_cost(cost: object) -> str:
 
 
 def _state_of_same(release: str, present: tuple[str, ...], entry: tuple[str, ...]) -> str:
+    """Return the state of a release that is on the ledger. Raises BudgetError if its recorded entry differs.
+
+    Parameters
+    ----------
+    present : tuple of str
+        Recorded dataset, plan digest, cost, periods, analyst and state; periods and analyst are None in older versions.
+    entry : tuple of str
+        The release, then the same fields of the request without the state.
+    """
     dataset, plan, cost, periods, analyst, state = present
     recorded = canonical(dataset), plan, cost, periods or periods_to_text(()), analyst or ""
     names = ("dataset", "plan_digest", "cost", "list of periods", "analyst")
@@ -229,8 +246,10 @@ def refusal(
                            "noise with a secret key", "remove the seed, or use data without a cap")  # fmt: skip
     where += f" in {account.period}" if account.period else f" by analyst {account.analyst!r}" * bool(account.analyst)
     limit = f"its cap of {cap}{_promise(account)}"
-    if (more := cost.for_group(steps).delta) and history.delta + more > cap.additive:
+    more = cost.for_group(steps).delta
+    if more and history.delta + more > cap.additive:
         return _refused_delta(where, limit, cap, history, more)
+
     at = cap.delta if delta is None or math.isinf(cost.epsilon_or_inf(delta)) else delta
     asked = cost.epsilon_or_inf(at) if epsilon is None else epsilon
     largest = largest_epsilon(limits, cost, at)
@@ -265,6 +284,7 @@ def _refused_delta(where: str, limit: str, cap: Cap, history: Spending, more: Fr
 
 
 def _remedy(account: Account, cap: Cap, cost: Cost, largest: float, requested: float) -> str:
+    """Return advice for a refused request, given the largest epsilon that would be admitted and the requested one."""
     if account.spent.public:
         return "release nothing more of it: a release with a seed showed its exact counts"
     if cap.currency == PURE and not cost.is_pure:
@@ -304,6 +324,7 @@ class CapRequest:
     analyst: str | None = None
 
     def __post_init__(self) -> None:
+        """Check all fields: a cap is for a period, for an analyst, or for the whole dataset."""
         object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
         check_protection(self.protects)
         if self.analyst is not None:
@@ -352,11 +373,14 @@ class CapRequest:
         return promise_of(account, self.period) if self.period else account.protects
 
     def _cap(self, account: Account) -> Cap:
-        """Return the cap, in the currency of the dataset."""
-        own = self._in_force(account)
+        """Return the cap, in the currency of the dataset.
+
+        The currency is that of the other caps; or that of the cap which this one replaces if something was released.
+        """
+        replaced = self._in_force(account)
         others = [row for row in (*account.caps[-1:], *account.renewing_now.values(), *account.personal[-1:])
-                  if own is None or row["seq"] != own["seq"]]  # fmt: skip
-        fixed = next(iter(others), own if account.releases else None)
+                  if replaced is None or row["seq"] != replaced["seq"]]  # fmt: skip
+        fixed = next(iter(others), replaced if account.releases else None)
         currency = cap_of(fixed).currency if fixed else ""
         cap = new_cap(self.epsilon, self.delta, self.currency or currency)
         if currency not in ("", cap.currency):
@@ -375,21 +399,25 @@ class CapRequest:
                 got = f"a cap on the total that protects {promise} {where}, which has a cap for each {by}"
                 raise not_renewable(promise, by, got, "cap.unit", "name another dataset")
             return promise
-        for one in [*stated_promises(account), *([asked] if asked and asked.relation == REPLACE else [])]:
-            if not renewable(one):
-                got = f"a cap for each {self.period} {where}, which protects {one}"
-                raise not_renewable(one, self.period, got, "cap.period", "set a cap without a period, on the total")
+        for stated in [*stated_promises(account), *([asked] if asked and asked.relation == REPLACE else [])]:
+            if not renewable(stated):
+                got = f"a cap for each {self.period} {where}, which protects {stated}"
+                raise not_renewable(stated, self.period, got, "cap.period", "set a cap without a period, on the total")
         return renewed(asked, self.period) if asked else promise_of(account, self.period)
 
     def _change(self, after: Account, cap: Cap, near: str | None) -> CapChange:
+        """Return what the cap changes, for the account with it; `near` is a similar name if the dataset is new.
+
+        For a cap by period the spending is that of the fullest period.
+        """
         if self.analyst:
             after = after.of_analyst(self.analyst)
         if not self.period:
             spent = (after.limit() or cap).spent_epsilon(after.spent)
             return CapChange(self.dataset, cap, spent, len(after.releases), near, analyst=self.analyst or "")
         accounts = period_accounts(after, self.period).values()
-        spent, fullest = max((((one.limit() or cap).spent_epsilon(one.spent), one.period) for one in accounts),
-                             key=lambda figures: figures[0])  # fmt: skip
+        spent_of_periods = [((each.limit() or cap).spent_epsilon(each.spent), each.period) for each in accounts]
+        spent, fullest = max(spent_of_periods, key=lambda figures: figures[0])
         promise = next(iter(accounts)).protects
         return CapChange(self.dataset, cap, spent, len(after.releases), near, self.period, fullest,
                          promise.words if promise else "")  # fmt: skip

@@ -181,7 +181,10 @@ def check_known(db: Database, dataset: str, files: str = "") -> None:
 
 
 def known_near(db: Database, dataset: str, others: set[str] | None = None) -> str | None:
-    """Return a dataset, among `others` or all, with a name similar to `dataset`; None if `dataset` is known."""
+    """Return a dataset, among `others` or all, with a name similar to `dataset`; None if `dataset` is known.
+
+    A new name that is similar to a known one may be a mistake, which would begin a new budget.
+    """
     known = {canonical(name) for name in names(db)}
     if dataset in known:
         return None
@@ -203,6 +206,7 @@ def _near(one: str, other: str) -> bool:
     one, other, slips = _folded(one), _folded(other), 0 if "/" in other else SLIPS
     if _digits(one) != _digits(other):
         return False
+    # the ratio of two names of n letters with k different ones is 1 - k / n
     alike = 1 - slips / max(len(one), len(other), 2 * SLIPS)
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= alike
 
@@ -234,6 +238,7 @@ def cap_row(cap: Cap, protects: Protection | None, period: str = "", analyst: st
 
 
 def insert_cap(db: Database, dataset: str, row: Row) -> None:
+    """Insert a cap with its link in the hash chain; columns of later versions are in the table `terms`."""
     chain.append(db, dataset, "caps", {**row, "dataset": dataset})
     values = dataset, row["epsilon"], row["delta"], row["set_at"]
     db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", values)
@@ -364,6 +369,7 @@ def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[
 
 
 def _fault(row: Row) -> str:
+    """Return what is wrong with the row of a release, as the end of a sentence; empty if nothing is."""
     try:
         positive = bool(cost_from_text(row["cost"]))
     except BudgetError:

@@ -341,10 +341,14 @@ ONWARD = """BEGIN
 
 
 def _numbered(table: str, version: int) -> str:
+    """Return the body of the trigger that checks a row before it is inserted and gives it the next number.
+
+    Each check is an SQL condition and the text with which a row that satisfies it is refused.
+    """
     refused, why = INSERTED[table]
-    more = [(UNLINKED.format(table), NO_LINK)] if table in LINKED and version > FIRST_VERSION else []
-    more += [one[table] for added, one in UNNAMED.items() if table in one and version >= added]
-    also = "".join(f"\n    IF {one} THEN RAISE EXCEPTION '{text}'; END IF;" for one, text in more)
+    checks = [(UNLINKED.format(table), NO_LINK)] if table in LINKED and version > FIRST_VERSION else []
+    checks += [by_table[table] for added, by_table in UNNAMED.items() if table in by_table and version >= added]
+    also = "".join(f"\n    IF {condition} THEN RAISE EXCEPTION '{text}'; END IF;" for condition, text in checks)
     return f"""BEGIN
     IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
     IF {refused} THEN RAISE EXCEPTION '{why}'; END IF;{also}
@@ -358,17 +362,20 @@ def rows_of(version: int) -> tuple[str, ...]:
 
 
 def _triggers(version: int) -> dict[tuple[str, str, int], str]:
-    """Return (table, name, pg_trigger.tgtype) -> body of the trigger function."""
+    """Return (table, name, pg_trigger.tgtype) -> body of the trigger function.
+
+    The type is a sum of flags: for each row, before, and the event.
+    """
     rows = rows_of(version)
     tables = [table for table in TABLES if table in rows or table not in ROWS]
-    made = {(table, "insert", ROW | BEFORE | INSERT): _numbered(table, version) for table in rows}
-    made |= {(table, "insert", ROW | BEFORE | INSERT): ONCE.format(table) for table in ("identity", "closed")}
-    made |= {(table, "update", ROW | BEFORE | UPDATE): KEPT for table in tables}
-    made |= {(table, "delete", ROW | BEFORE | DELETE): KEPT for table in tables}
-    made |= {(table, "truncate", BEFORE | TRUNCATE): KEPT for table in tables}
-    made[("releases", "update", ROW | BEFORE | UPDATE)] = FORWARD
-    made[("numbers", "update", ROW | BEFORE | UPDATE)] = ONWARD
-    return {(table, f"{table}_{event}", kind): body for (table, event, kind), body in made.items()}
+    bodies = {(table, "insert", ROW | BEFORE | INSERT): _numbered(table, version) for table in rows}
+    bodies |= {(table, "insert", ROW | BEFORE | INSERT): ONCE.format(table) for table in ("identity", "closed")}
+    bodies |= {(table, "update", ROW | BEFORE | UPDATE): KEPT for table in tables}
+    bodies |= {(table, "delete", ROW | BEFORE | DELETE): KEPT for table in tables}
+    bodies |= {(table, "truncate", BEFORE | TRUNCATE): KEPT for table in tables}
+    bodies[("releases", "update", ROW | BEFORE | UPDATE)] = FORWARD
+    bodies[("numbers", "update", ROW | BEFORE | UPDATE)] = ONWARD
+    return {(table, f"{table}_{event}", kind): body for (table, event, kind), body in bodies.items()}
 
 
 TRIGGERS = {version: _triggers(version) for version in range(FIRST_VERSION, VERSION + 1)}
@@ -412,8 +419,8 @@ def server_upgrade(before: int) -> list[str]:
     chained = ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
                f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
     steps = (6, COLUMNS_OF_SIX), (7, COLUMNS_OF_SEVEN), (9, COLUMNS_OF_NINE)
-    added = [one for version, some in steps if before < version for one in some]
-    columns = [f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in added]
+    missing = [column for version, added in steps if before < version for column in added]
+    columns = [f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in missing]
     parts = [
         "ALTER TABLE rounds ADD COLUMN part TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE rounds ALTER COLUMN part DROP DEFAULT",

@@ -294,7 +294,8 @@ def connect(path: Path, timeout: float) -> sqlite3.Connection:
             db.execute(f"PRAGMA {pragma}")
         db.execute("BEGIN")  # another process may upgrade it concurrently
         check_identity(db, path)
-        if (mode := db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
+        (mode,) = db.execute("PRAGMA journal_mode").fetchone()
+        if mode != "wal":
             raise unusable(path, f"has journal mode {mode}, not wal", "restore it from a copy")
         db.execute("COMMIT")
     except BaseException:
@@ -360,6 +361,7 @@ def _closed_copy(path: Path, version: int) -> Path:
 
 
 def _check_place(path: Path) -> None:
+    """Raise an error unless a path is a readable file with content."""
     if path.is_dir():
         raise unusable(path, "is a folder", "use a file in it", JobError)
     if not path.is_file():
@@ -378,7 +380,8 @@ def check_identity(db: sqlite3.Connection, path: Path) -> int:
     """Check that the file is an intact dpscale ledger of a known version with all its triggers; return its version."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise unusable(path, "is a SQLite file of another program", "use another file", JobError)
-    if (verdict := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
         raise damaged(path, verdict)
     version = schema_version(db)
     if version not in STEPS:
@@ -481,6 +484,10 @@ class FileStore:
                 raise unusable(self.path, "changed while it was read", "try again", Again)
 
     def _state(self) -> tuple[int, int, int]:
+        """Return inode, size and time of the file, which change with its content.
+
+        Raises TransientError if changes are in a write-ahead log, which is not part of the file.
+        """
         if _has_log(self.path):
             got = "has a write-ahead log (-wal), which this user cannot read without write permission"
             remedy = "try again when no job uses it; if none does, `dpscale ledger verify` by its owner removes the log"

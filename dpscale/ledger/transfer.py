@@ -47,7 +47,8 @@ def unreached(place: str) -> str:
 
 def check_open(db: Database, place: object) -> None:
     """Raise BudgetError if the ledger is closed."""
-    if (closed := rows.closed(db)) is not None:
+    closed = rows.closed(db)
+    if closed is not None:
         target, closed_at = closed
         remedy = "use it in the job or as DPSCALE_LEDGER"
         if _is_lost(target):
@@ -91,15 +92,20 @@ def move(source: Store, transaction: Callable[[], AbstractContextManager[Databas
     """
     check_ledger_place(target)
     with source.transaction(writes=False) as db:
-        here, gone = rows.history(db), rows.moved_to(db)
-        if gone != target or sqlite_store.is_of_upgrade(source.path, gone):
+        history, moved_to = rows.history(db), rows.moved_to(db)
+        if moved_to != target or sqlite_store.is_of_upgrade(source.path, moved_to):
             check_open(db, source.path)
-    if not (gone == target and there(target) and _copied_name(source, target) == here.name):
-        here = _moved(transaction, target)
-    return len(here.tables["releases"])
+    is_done = moved_to == target and there(target) and _copied_name(source, target) == history.name
+    if not is_done:
+        history = _moved(transaction, target)
+    return len(history.tables["releases"])
 
 
 def _moved(transaction: Callable[[], AbstractContextManager[Database]], target: str) -> rows.History:
+    """Close the ledger, which records where it moved, and fill a new one at `target` with its rows; return them.
+
+    Raises JobError if there is a ledger at `target`.
+    """
     if there(target):
         raise JobError(
             "target", f"{target} already contains a ledger", "a place without a ledger", "choose another place"
@@ -109,7 +115,8 @@ def _moved(transaction: Callable[[], AbstractContextManager[Database]], target: 
         with making as fill, transaction() as db:
             if rows.moved_to(db) is None:
                 rows.insert_closed(db, target)
-            fill(history := rows.history(db))
+            history = rows.history(db)
+            fill(history)
     except FileExistsError:
         raise JobError(
             "target",
@@ -138,6 +145,7 @@ def _sound_name(place: str, timeout: float) -> str:
     """Return the identifier of a ledger. Raises DamageError if its file is damaged."""
     store = opened(place, False, timeout)
     with closing(store), store.transaction(writes=False) as db:
-        if wrong := store.findings(db):
-            raise store.damaged(wrong[0])
+        faults = store.findings(db)
+        if faults:
+            raise store.damaged(faults[0])
         return rows.identity(db)

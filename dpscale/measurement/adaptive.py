@@ -66,13 +66,15 @@ def select_candidates(
 ) -> tuple[AttributeSet, ...]:
     """Select `count` candidates with one exponential mechanism after the other, each among those that remain eligible.
 
-    The empty set remains eligible throughout.
+    The empty set ("select nothing") remains eligible throughout.
 
     Parameters
     ----------
     selection : Selection
     scores : sequence of int, shape (candidates,)
+        Exact scores of the candidates; large ones are likely to be selected.
     rows_per_unit : int
+        Largest number of records of one protected unit.
     stream_of : callable
         Keyed stream of a label.
     """
@@ -85,7 +87,7 @@ def select_candidates(
             urn.take(selection.excluded(chosen))
         place = urn.draw(stream_of(selection.label(rank)))
         chosen.append(selection.candidates[place])
-        if chosen[-1]:
+        if chosen[-1]:  # not the empty set
             urn.take([place])
     return tuple(chosen)
 
@@ -104,11 +106,13 @@ SMALL, TOGETHER = 1 << 10, 1 << 10  # cells of a small table, and how many of th
 
 def all_distances(counts: Sequence[Integers], estimates: Iterable[Floats]) -> list[int]:
     """Return the `distance` of each of several small nonempty tables, computed together, exact as well."""
-    flat = np.concatenate([one.reshape(-1) for one in counts])
-    differences = np.abs(flat * SCALE - to_lattice(np.concatenate([one.reshape(-1) for one in estimates])))
-    starts = np.cumsum([0, *(one.size for one in counts[:-1])])
-    above, below = (np.add.reduceat(part, starts).tolist() for part in (differences >> 32, differences & 0xFFFFFFFF))
-    return [(one << 32) + other for one, other in zip(above, below, strict=True)]
+    flat = np.concatenate([table.reshape(-1) for table in counts])
+    differences = np.abs(flat * SCALE - to_lattice(np.concatenate([table.reshape(-1) for table in estimates])))
+    starts = np.cumsum([0, *(table.size for table in counts[:-1])])
+
+    # sums may exceed 64 bits: both halves are summed alone, and combined as Python integers
+    high, low = (np.add.reduceat(half, starts).tolist() for half in (differences >> 32, differences & 0xFFFFFFFF))
+    return [(above << 32) + below for above, below in zip(high, low, strict=True)]
 
 
 def total(values: Integers) -> int:
@@ -156,10 +160,14 @@ class SparseMarginal:
         return out.reshape(self.shape)
 
     def distance(self, estimate: Floats) -> int:
-        """Return the L1 distance from an estimate in units of 1/SCALE."""
-        believed = to_lattice(estimate).reshape(-1)
-        here = believed[self.places]
-        return total(np.abs(believed)) + total(np.abs(self.counts * SCALE - here)) - total(np.abs(here))
+        """Return the L1 distance from an estimate in units of 1/SCALE.
+
+        Where the counts are zero it is |estimate|, so the sum over all cells is corrected at the nonzero ones.
+        """
+        estimated = to_lattice(estimate).reshape(-1)
+        at_nonzero = estimated[self.places]
+        correction = total(np.abs(self.counts * SCALE - at_nonzero)) - total(np.abs(at_nonzero))
+        return total(np.abs(estimated)) + correction
 
 
 @dataclass(frozen=True)
@@ -176,20 +184,24 @@ class MarginalShard:
     tables: Mapping[AttributeSet, Integers | SparseMarginal] = field(repr=False)
 
     def distances(
-        self, believed: CurrentEstimates, sets: Iterable[AttributeSet], classes: Mapping[AttributeSet, CellClasses]
+        self, estimates: CurrentEstimates, sets: Iterable[AttributeSet], classes: Mapping[AttributeSet, CellClasses]
     ) -> Distances:
-        """Return the distances of some sets from their estimates; those in `classes` on sums over classes."""
+        """Return the L1 distances of the counts of some sets from their estimates.
+
+        Those of sets in `classes` are between sums over classes of cells. Small tables are computed together.
+        """
         distances, small = dict[AttributeSet, int](), list[AttributeSet]()
         for names in sets:
             counts = self.tables[names]
             if names not in classes and not isinstance(counts, SparseMarginal) and counts.size <= SMALL:
                 small.append(names)
             else:
-                distances[names] = _distance_of(counts, believed.marginal(names), classes.get(names))
-        for at in range(0, len(small), TOGETHER):
-            some = small[at : at + TOGETHER]
-            tables = [np.asarray(self.tables[names]) for names in some]
-            distances |= zip(some, all_distances(tables, map(believed.marginal, some)), strict=True)
+                distances[names] = _distance_of(counts, estimates.marginal(names), classes.get(names))
+
+        for start in range(0, len(small), TOGETHER):
+            batch = small[start : start + TOGETHER]
+            tables = [np.asarray(self.tables[names]) for names in batch]
+            distances |= zip(batch, all_distances(tables, map(estimates.marginal, batch)), strict=True)
         return Distances(distances)
 
     def marginal(self, names: AttributeSet) -> ExactMarginal:
@@ -224,14 +236,13 @@ def build_shard(
     whole : collection of AttributeSet
         Sets that stay over cells.
     """
-    wanted, tables = set(sets), dict[AttributeSet, Integers | SparseMarginal]()
-    for one in marginals:
-        if one.attributes in wanted:
-            grouped = [] if one.attributes in whole else [groups[name] for name in one.attributes]
-            counts = coarsened(one.counts, grouped)
-            tables[one.attributes] = (
-                _sparse_marginal(counts) if sparse(counts.size, rows) else np.array(counts, dtype=np.int64)
-            )
+    included, tables = set(sets), dict[AttributeSet, Integers | SparseMarginal]()
+    for marginal in marginals:
+        names = marginal.attributes
+        if names in included:
+            counts = coarsened(marginal.counts, [] if names in whole else [groups[name] for name in names])
+            is_sparse = sparse(counts.size, rows)
+            tables[names] = _sparse_marginal(counts) if is_sparse else np.array(counts, dtype=np.int64)
     return MarginalShard(tables)
 
 
@@ -284,11 +295,12 @@ def run(
     state = None if rounds is None else rounds.start(values)
     if rounds is None or state is None or not rounds.candidates:
         return state
-    ones = set(measurement_plan.counted_sets) - set(rounds.candidates)
-    shard = build_shard(
-        map(exact, measurement_plan.counted_sets), measurement_plan.counted_sets, state.groups, state.rows, ones
-    )
-    while (selection := state.selection) is not None:
+
+    counted = measurement_plan.counted_sets
+    over_cells = set(counted) - set(rounds.candidates)
+    shard = build_shard(map(exact, counted), counted, state.groups, state.rows, over_cells)
+    while state.selection is not None:
+        selection = state.selection
         missing = scores.missing(selection.candidates)
         scores.learn(shard.distances(state.estimates(missing), missing, selection.classes))
         chosen = select_candidates(selection, scores.of(selection), rows_per_unit,

@@ -138,10 +138,13 @@ class MeasurementStore:
 
     def check_files(self, decisions: Sequence[Decision]) -> None:
         """Raise JobError for a file of values that belongs to none of these decisions."""
-        there = {name for name in listed(self.folder) if name.endswith(".parquet")}
-        known = {file_name(one.round, span) for one in decisions for span in spans(one.round, there)}
-        if wrong := sorted(there - known):
-            raise _edited(f"{wrong[0]} belongs to no decision")
+        present_files = {name for name in listed(self.folder) if name.endswith(".parquet")}
+        known = set[str]()
+        for decision in decisions:
+            known.update(file_name(decision.round, span) for span in spans(decision.round, present_files))
+        unknown = sorted(present_files - known)
+        if unknown:
+            raise _edited(f"{unknown[0]} belongs to no decision")
 
     def missing(self, decision: Decision) -> list[Measurements]:
         """Return the measurements of a decision that have no file yet."""
@@ -227,7 +230,7 @@ class MeasurementStore:
         return rounds.start(self.values(self.measurement_plan.first_decision()), later[0] if later else None)
 
     def read_span(self, decision: Decision, span: Span, starts: Integers, texts: pa.Array) -> Floats:
-        """Return stored numbers at some positions of the layout of a decision.
+        """Return stored numbers at some positions of the layout of a decision, from all files that contain them.
 
         Parameters
         ----------
@@ -244,23 +247,25 @@ class MeasurementStore:
         JobError
             If values are missing, or belong to other measurements or to another release.
         """
-        values, at = [], span[0]
+        values, position = [], span[0]  # next position to read
         for first, end in self.stored_spans(decision):
-            if first <= at < min(end, span[1]):
+            if first <= position < min(end, span[1]):
                 last = min(end, span[1])
-                skipped, size = int(starts[at] - starts[first]), int(starts[last] - starts[at])
+                skipped, size = int(starts[position] - starts[first]), int(starts[last] - starts[position])
                 rows = read_rows(self.folder / file_name(decision.round, (first, end)), self.head, skipped, size)
                 if rows.num_rows != size:
                     raise self._missing("that are missing")
-                bounds = starts[at : last + 1] - starts[at]
-                expected = texts.slice(at - span[0], last - at)
-                for places in (bounds[:-1], bounds[1:] - 1):  # first and last value of each measurement
-                    found = rows.column("label").take(pa.array(places)).combine_chunks().cast(pa.string())
-                    if not found.equals(expected):
+
+                bounds = starts[position : last + 1] - starts[position]
+                expected = texts.slice(position - span[0], last - position)
+                for rows_of_labels in (bounds[:-1], bounds[1:] - 1):  # first and last value of each measurement
+                    labels = rows.column("label").take(pa.array(rows_of_labels)).combine_chunks().cast(pa.string())
+                    if not labels.equals(expected):
                         raise self._missing("of other measurements")
                 values.append(rows.column("value").to_numpy())
-                at = last
-        if at < span[1]:
+                position = last
+
+        if position < span[1]:
             raise self._missing("that are missing")
         return np.concatenate(values)
 
@@ -283,17 +288,26 @@ class MeasurementStore:
         secret = self.secret()
         tag = None if secret is None else secret_tag(secret)  # the secret itself must not be kept
         key = hashlib.sha256(content).digest(), tag
-        if self._parsed.get(number, (None,))[0] != key:
-            self._parsed[number] = key, self._parse(number, content)
-        return self._parsed[number][1]
+        if number in self._parsed:
+            parsed_key, decision = self._parsed[number]
+            if parsed_key == key:
+                return decision
+        decision = self._parse(number, content)
+        self._parsed[number] = key, decision
+        return decision
 
     def _parse(self, number: int, content: bytes) -> Decision:
+        """Return the decision of a file. Raises JobError if it is not one of this run, as the run wrote it.
+
+        The seal, a keyed hash of the other fields, is checked unless the noise key is destroyed.
+        """
         try:
             record = dict(json.loads(content))
             seal = record.pop("seal")
-            if (expected := self._seal(canonical(record))) is not None and seal != expected:
+            expected, rounds = self._seal(canonical(record)), self.measurement_plan.rounds
+            if expected is not None and seal != expected:
                 raise ValueError("edited")
-            if (rounds := self.measurement_plan.rounds) is None:
+            if rounds is None:
                 raise ValueError("a plan without rounds has no later decision")
             return rounds.read_decision(record)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
@@ -339,14 +353,17 @@ class _Values(Sequence[Floats]):
 
     def _read(self, first: int, end: int) -> Iterator[Floats]:
         """Yield the values of successive requests of one file."""
-        starts, own = self._layout.starts, range(first, end)
-        texts = pa.array([self._requests.text(index) for index in own], pa.string())
+        starts, positions = self._layout.starts, range(first, end)
+        texts = pa.array([self._requests.text(index) for index in positions], pa.string())
         flat = self.released.read_span(self.decision, (first, end), starts, texts)
-        for index, (start, stop) in zip(own, pairwise((starts[first : end + 1] - starts[first]).tolist()), strict=True):
+        for index, (start, stop) in zip(
+            positions, pairwise((starts[first : end + 1] - starts[first]).tolist()), strict=True
+        ):
             request = self._requests[index]
             yield request.estimate(flat[start:stop].reshape(request.block.rows))
 
     def __getitem__(self, index: Any) -> Any:
+        """Return the values of a request as its block estimates them, or of several requests for a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         request = self._requests[index]
@@ -366,7 +383,7 @@ class _Values(Sequence[Floats]):
 
     def _span(self, place: int) -> Span:
         """Return the span of the file that contains a position."""
-        number = bisect_right(self._spans, (place, len(self._layout.place) + 1)) - 1
+        number = bisect_right(self._spans, (place, len(self._layout.place) + 1)) - 1  # the last that begins before it
         while number >= 0 and self._spans[number][1] <= place:  # an earlier span may be longer
             number -= 1
         if number < 0:

@@ -60,10 +60,13 @@ def measure_block(
     Proof: docs/privacy.md, The charge of discrete noise; tests/measurement/test_block.py.
     """
     exact, stream = project(marginal, block), open_stream(secret, "noise", record)
-    counts, (multiplier, left) = block.coarsened(exact.counts), divmod(draw.multiplier, exact.denominator)
-    if left:  # the counts would be rounded
+    counts = block.coarsened(exact.counts)
+    multiplier, remainder = divmod(draw.multiplier, exact.denominator)
+    if remainder:  # the counts would be rounded
         raise JobError("run directory", f"noise of {', '.join(block.attributes)} that is not for its numbers",
                        "the original plan", "start a new run")  # fmt: skip
+
+    # the narrowest arithmetic that holds every intermediate sum
     total = multiplier * (absolute_sum(counts) + 1)
     largest = math.prod(factor.largest for factor in block.factors) * total
     if largest < SAFE and draw.fits_words and _multiplications(block) < LARGE:
@@ -92,6 +95,7 @@ def absolute_sum(counts: Integers) -> int:
 
 
 def _in_words(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
+    """Return multiplier · K · counts + noise as floats, computed with integers of 64 bits."""
     noise, values = draw.words(stream, math.prod(block.rows)).reshape(block.rows), block_product(block, counts)
     values *= multiplier
     values += noise
@@ -101,6 +105,7 @@ def _in_words(block: Block, draw: Draw, counts: Integers, multiplier: int, strea
 
 
 def _in_limbs(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
+    """Return multiplier · K · counts + noise as floats, rounded once; integers are several words (limbs) each."""
     from dpscale.measurement import wide  # imports numba
 
     limbs, bits = wide.limb_product(block.factors, counts * multiplier, multiplier * absolute_sum(counts))
@@ -126,7 +131,11 @@ def _multiplications(block: Block) -> int:
 
 
 def project(marginal: ExactMarginal, block: Block) -> ExactMarginal:
-    """Return the exact marginal on the attributes of a block, with a new array."""
+    """Return the exact marginal on the attributes of a block, with a new array.
+
+    A record counts once for each part of a split attribute (denominator), so a sum over such an axis is divided by
+    them.
+    """
     others = tuple(i for i, name in enumerate(marginal.attributes) if name not in block.attributes)
     if len(marginal.attributes) - len(others) != len(block.attributes):
         got = f"{', '.join(block.attributes)} cannot be measured from {', '.join(marginal.attributes)}"
@@ -136,9 +145,9 @@ def project(marginal: ExactMarginal, block: Block) -> ExactMarginal:
     counts = np.asarray(marginal.counts.sum(axis=others, dtype=np.int64))
     if not marginal.denominators:
         return ExactMarginal(block.attributes, counts)
-    whole = math.prod(marginal.denominators[axis] for axis in others)  # all parts of a record: divides exactly
-    left = tuple(one for axis, one in enumerate(marginal.denominators) if axis not in others)
-    return ExactMarginal(block.attributes, counts // whole, left)
+    summed = math.prod(marginal.denominators[axis] for axis in others)  # all parts of a record: divides exactly
+    remaining = tuple(parts for axis, parts in enumerate(marginal.denominators) if axis not in others)
+    return ExactMarginal(block.attributes, counts // summed, remaining)
 
 
 def block_product(block: Block, counts: Integers) -> Integers:
@@ -206,12 +215,15 @@ class Measurements:
             yield self
             return
         for first, end in runs(np.array(known, np.bool_)[self.requests.source]):
-            own = self.span[0] + first, self.span[0] + end
-            yield Measurements(self.folder, self.round, own, self.head, self.requests.take(np.arange(first, end)))
+            span = self.span[0] + first, self.span[0] + end
+            yield Measurements(self.folder, self.round, span, self.head, self.requests.take(np.arange(first, end)))
 
 
 def measure_layouts(layouts: Sequence[Layout], wanted: Measurements, place: SecretFile, *flats: Integers) -> int:
-    """Measure requests from the exact counts of some shards and write their file; return the number of requests."""
+    """Measure requests from the exact counts of some shards and write their file; return the number of requests.
+
+    A layout says where the counts of each set are in the flat array of its shard, one of `flats`.
+    """
     pair_of = {names: pair for pair in zip(layouts, flats, strict=True) for names in pair[0].sets}
 
     def marginal_of(names: AttributeSet) -> ExactMarginal:
@@ -234,10 +246,10 @@ def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: S
     """
     secret = place.read()
     with one_thread():  # Dask's worker threads use all cores; BLAS threads would compete with them
-        for one in wanted:
-            if not present(one.path):
-                write_values(one.path, one.head, _measured(marginal_of, one, secret))
-    return sum(len(one.requests) for one in wanted)
+        for measurements in wanted:
+            if not present(measurements.path):
+                write_values(measurements.path, measurements.head, _measured(marginal_of, measurements, secret))
+    return sum(len(measurements.requests) for measurements in wanted)
 
 
 def _measured(marginal_of: Marginals, wanted: Measurements, secret: bytes) -> Iterator[Labelled]:
@@ -254,7 +266,11 @@ Part = tuple[bool, Fraction, int]  # whether it is pure, its cost (squared μ or
 def check_affordable(
     decisions: Sequence[Decision], charged: Cost, parts_of: Callable[[Decision], Iterable[Part]]
 ) -> None:
-    """Raise BudgetError if the decisions cost more than was charged for all of them."""
+    """Raise BudgetError if the decisions cost more than was charged for all of them.
+
+    `parts_of` returns the equal draws of a decision: whether their noise is Laplace (pure), the cost of one, their
+    number.
+    """
     parts = [part for decision in decisions for part in parts_of(decision)]
     of_gaussian = [(cost, number) for is_pure, cost, number in parts if not is_pure]
     of_pure = [(cost, number) for is_pure, cost, number in parts if is_pure]
@@ -263,10 +279,10 @@ def check_affordable(
     spent_and_charged = (
         (total_below(of_gaussian), charged.gaussian),
         (total_below(of_pure), charged.pure),
-        (total_below((cost**2, number) for cost, number in of_pure), charged.pure_squares),
+        (total_below((cost**2, number) for cost, number in of_pure), charged.pure_squares),  # for their composition
         (sum(deltas, Fraction(0)), charged.delta),
     )
-    if any(spent > most for spent, most in spent_and_charged):
+    if any(spent > limit for spent, limit in spent_and_charged):
         raise BudgetError("mechanism", f"round {decisions[-1].round} would measure more than was charged",
                           "the cost stated by the plan", "report this error of the mechanism")  # fmt: skip
 

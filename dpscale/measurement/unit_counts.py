@@ -101,8 +101,12 @@ def plan_units(
     shares, _ = allocate([weight * domain.cells(names) for names, weight in used], budget.noise)
     draws = [_draw(f"units by {', '.join(names) or 'no attribute'}", budget, share, (rows_per_unit, rows_per_unit))
              for (names, _), share in zip(used, shares, strict=True)]  # fmt: skip
-    most = (REACH - 1) * rows_per_unit
-    excess = None if cut is None else _draw("rows beyond max_rows_per_unit", cut, 1, (most, most**2))
+
+    # a unit counts for at most REACH times its bound, of which the bound itself is not beyond it
+    largest_excess = (REACH - 1) * rows_per_unit
+    excess = (
+        None if cut is None else _draw("rows beyond max_rows_per_unit", cut, 1, (largest_excess, largest_excess**2))
+    )
     return UnitPlan(tuple(names for names, _ in used), tuple(draws), rows_per_unit, excess)
 
 

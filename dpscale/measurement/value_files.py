@@ -99,9 +99,12 @@ class RowGroup:
     labels: pa.StringArray
 
     def read(self, start: int, size: int, label: str) -> Floats | None:
-        """Return `size` values from row `start`, or None unless exactly these rows have the label."""
-        own = self.codes[start - self.first : start - self.first + size]
-        if len(own) != size or own[0] != own[-1] or self.labels[int(own[0])].as_py() != label:
+        """Return `size` values from row `start`, or None unless these rows are in the group and have the label.
+
+        Rows of a label are adjacent, so it is enough to compare the first and the last one.
+        """
+        codes = self.codes[start - self.first : start - self.first + size]
+        if len(codes) != size or codes[0] != codes[-1] or self.labels[int(codes[0])].as_py() != label:
             return None
         return self.values[start - self.first : start - self.first + size]
 
@@ -145,18 +148,26 @@ class ValueReader:
         return self._groups[path, number]
 
     def _keep(self, key: tuple[Path, int], group: RowGroup) -> None:
+        """Cache a row group of a file; the least recently used ones are dropped beyond CACHED_BYTES."""
         self._groups[key] = group
         self._cached_bytes += group.values.nbytes
         while self._cached_bytes > CACHED_BYTES and len(self._groups) > 1:
-            self._cached_bytes -= self._groups.popitem(last=False)[1].values.nbytes
+            _, oldest = self._groups.popitem(last=False)
+            self._cached_bytes -= oldest.values.nbytes
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, list[int]]:
+        """Return an open file and the first row of each of its row groups; the most recently used files stay open.
+
+        Raises JobError for a file of another release.
+        """
         if path not in self._files:
-            self._files[path] = opened = open_values(path)
-            if not opened[0].schema_arrow.equals(_schema(self._head), check_metadata=True):
+            self._files[path] = open_values(path)
+            file, _ = self._files[path]
+            if not file.schema_arrow.equals(_schema(self._head), check_metadata=True):
                 raise foreign_values(path)
             while len(self._files) > (MOST_OPEN if is_local(path) else MOST_FETCHED):
-                self._files.popitem(last=False)[1][0].close()
+                _, (oldest, _) = self._files.popitem(last=False)
+                oldest.close()
         self._files.move_to_end(path)
         return self._files[path]
 
@@ -285,12 +296,12 @@ def _cuts(source: Integers, starts: Integers) -> Integers:
 
 def _merged(pieces: Sequence[Span]) -> list[Span]:
     """Return sorted spans with overlaps merged; a task with an older layout may have finished late."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for first, end in pieces:
-        if found and first <= found[-1][1]:
-            first, end = found[-1][0], max(found.pop()[1], end)
-        found.append((first, end))
-    return found
+        if merged and first <= merged[-1][1]:
+            first, end = merged[-1][0], max(merged.pop()[1], end)
+        merged.append((first, end))
+    return merged
 
 
 def _without(first: int, end: int, pieces: Sequence[Span]) -> Iterator[Span]:

@@ -68,6 +68,7 @@ def limb_bits(factors: Sequence[Factor], total: int) -> int:
     """Return the limb width with the fewest matrix products; the largest entry times the total bounds each product."""
 
     def products(bits: int) -> float:
+        """Return the number of products of a digit with a limb for limbs of `bits` bits, over all factors."""
         bound, number = total, 0.0
         for factor in factors:
             number += digit_count(factor, bits) * limb_count(bound, bits)
@@ -144,14 +145,18 @@ def _chunk_columns(factor: Factor) -> int:
 
 
 def _apply_chunk(terms: list[Term], columns: Integers32, bits: int, out: Integers32) -> None:
-    """Compute the convolution of digits and limbs with carries into `out`."""
+    """Compute the product of a matrix and numbers, both as digits of `bits` bits, into `out`, shape (limbs, …).
+
+    Limb k of the product is the sum over i of `terms[i]` applied to limb k − i of the numbers, plus the carry from
+    limb k − 1. The last limb keeps its carry and with it the sign.
+    """
     parts = [limb.astype(np.float64) for limb in columns]
     carry = np.zeros(out.shape[1:], dtype=np.int64)
     for place in range(len(out)):
         for index, term in enumerate(terms):
             if 0 <= place - index < len(parts):
                 carry += term(parts[place - index]).astype(np.int64)
-        out[place] = carry & (1 << bits) - 1 if place < len(out) - 1 else carry
+        out[place] = carry & ((1 << bits) - 1) if place < len(out) - 1 else carry
         carry >>= bits
 
 
@@ -162,11 +167,12 @@ def nearest_float(high: np.uint64, low: np.uint64) -> float:
     The leading 64 bits, with a sticky last bit for the remainder, are rounded by the hardware conversion.
     """
     negative = high >> (WORD - ONE)
-    if negative:
+    if negative:  # the absolute value: invert and add 1
         low = ~low + ONE
         high = ~high + uint64(low == uint64(0))
+
     scale = 1.0
-    if high:
+    if high:  # move the leading 64 bits into `low`; `length` is the number of bits of `high`
         length, step = uint64(0), uint64(32)
         while step:
             if high >> (length + step):
