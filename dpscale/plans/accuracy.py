@@ -38,6 +38,10 @@ class IndependentResiduals(Accuracy):
         return math.fsum(self.residuals[residual_set].variance(part) for residual_set, part in query.pieces)
 
     def _product_variances(self, families: Mapping[str, Family]) -> Floats:
+        """Return the variances of all products of the families' queries, one axis for the queries of each attribute.
+
+        They are sums over the residuals inside the set, which are estimated independently.
+        """
         total = np.zeros(tuple(family.count(self.domain[name].size) for name, family in families.items()))
         for estimator in self._inside(tuple(families)):
             total += self._residual_variances(families, estimator)
@@ -50,6 +54,7 @@ class IndependentResiduals(Accuracy):
         return math.prod(self.domain[name].size for name in block.attributes if name not in residual_set)
 
     def _factors(self, block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
+        """Return the factors of a block on a residual: those of its attributes, or the only one of a joint block."""
         if block.joint:
             return block.factors
         by_name = dict(zip(block.attributes, block.factors, strict=True))
@@ -60,6 +65,7 @@ class IndependentResiduals(Accuracy):
         return [self.residuals[residual_set] for residual_set in subsets(attributes) if residual_set in self.residuals]
 
     def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
+        """Return the variances of the queries of a set that are given as arrays, shape (queries,)."""
         total = np.zeros(part.count(attributes))
         for estimator in self._inside(attributes):
             total += estimator.scale * self._array_quadratics(part, attributes, estimator)
@@ -78,9 +84,13 @@ class IndependentResiduals(Accuracy):
     def _of_pieces(
         self, part: WorkloadPart, attributes: AttributeSet, axes: list[int], estimator: ResidualEstimator
     ) -> Floats:
+        """Return the variances of the queries' pieces on a residual, at scale 1; `axes` are those of the residual.
+
+        A piece of a query is the query averaged over the other axes and centred along these.
+        """
         unit, profiles = replace(estimator, scale=1.0), self.axis_profiles(attributes)
         chunks = part.chunks(attributes)
-        return np.concatenate([unit.variances(piece(some, axes, lead=1, profiles=profiles)) for some in chunks])
+        return np.concatenate([unit.variances(piece(queries, axes, lead=1, profiles=profiles)) for queries in chunks])
 
     def _residual_variances(self, families: Mapping[str, Family], estimator: ResidualEstimator) -> Floats:
         """Return the contribution of one residual to every product query, one axis per attribute.
@@ -101,6 +111,10 @@ class IndependentResiduals(Accuracy):
     def _joint_variances(
         self, families: Mapping[str, Family], means: dict[str, Floats], estimator: ResidualEstimator
     ) -> Floats:
+        """Return the variances of the products' pieces on a joint residual, one axis for each attribute.
+
+        `means` has the squared mean of every query of each attribute outside the residual, shape (queries,).
+        """
         residual_set = estimator.attributes
         total = estimator.scale * self._quadratic(tuple(families[name] for name in residual_set), estimator.factors[0])
         for axis, name in enumerate(families):
@@ -160,7 +174,7 @@ __all__ = ["Accuracy", "accuracy_of"]
 
 
 def accuracy_of(domain: Domain, blocks: Sequence[Block], variances: Sequence[float] | None = None) -> Accuracy:
-    """Return the accuracy of blocks.
+    """Return the accuracy of blocks: for trees, or residuals that are estimated independently, or any other blocks.
 
     Parameters
     ----------

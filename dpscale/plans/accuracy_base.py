@@ -138,7 +138,9 @@ class Accuracy(ABC):
         return {axis: self.profiles[name] for axis, name in enumerate(attributes) if name in self.profiles}
 
     def spanned(self, attributes: Sequence[str], query: ArrayLike) -> SpannedQuery:
-        """Return the query with its pieces.
+        """Return the query with its pieces: for each subset of its attributes the query centred on it.
+
+        Pieces that are zero are left out.
 
         Raises
         ------
@@ -285,6 +287,7 @@ def as_query(query: ArrayLike) -> Floats:
 
 
 def out_of_span(residual_set: AttributeSet) -> PlanError:
+    """Return the error for a query with a piece on a residual that was not measured."""
     names = ", ".join(residual_set) or "the total"
     return PlanError(
         "query",
@@ -420,25 +423,33 @@ class CoupledResiduals(Accuracy):
         return total + math.fsum(self._error_of_products(*group) for group in products.items())
 
     def _error_of_products(self, attributes: AttributeSet, given: Sequence[tuple[float, WorkloadPart]]) -> float:
-        """Return the sum of weight · variance of sets of products with the same attributes."""
-        sizes = self.domain.shape(attributes)
-        axes = [zip(self.blocks.part(part).families(attributes), sizes, strict=True) for _, part in given]
-        asked = [dict(zip(attributes, own, strict=True)) for own in axes]
-        average, alone = product_errors(self.blocks, asked, self._block_weights(attributes), self.averagings)
-        found, planned = average @ np.asarray(self.variances), average @ self.blocks.unit_variances
+        """Return the sum of weight · variance of sets of products with the same attributes.
+
+        A set is answered from the average of all blocks, or from the best block alone if that is planned to be better
+        by the fraction GAIN.
+        """
+        sizes, products = self.domain.shape(attributes), []
+        for _, part in given:
+            families_and_sizes = zip(self.blocks.part(part).families(attributes), sizes, strict=True)
+            products.append(dict(zip(attributes, families_and_sizes, strict=True)))
+        average, alone = product_errors(self.blocks, products, self._block_weights(attributes), self.averagings)
+        errors, planned = average @ np.asarray(self.variances), average @ self.blocks.unit_variances
 
         if self._separate:
             varying = [self._varying(part, attributes) for _, part in given]
-            inside = [[names <= set(block.attributes) for block in self.blocks] for names in varying]
-            least = np.where(inside, alone * self.blocks.unit_variances, np.inf)
-            best = least.argmin(axis=1)
+            contains = [[names <= set(block.attributes) for block in self.blocks] for names in varying]
+            planned_alone = np.where(contains, alone * self.blocks.unit_variances, np.inf)
+            best = planned_alone.argmin(axis=1)
             rows = np.arange(len(best))
-            better = least[rows, best] < planned * (1 - GAIN)
-            found = np.where(better, alone[rows, best] * np.asarray(self.variances)[best], found)
-        return float(np.array([weight for weight, _ in given]) @ found)
+            better = planned_alone[rows, best] < planned * (1 - GAIN)
+            errors = np.where(better, alone[rows, best] * np.asarray(self.variances)[best], errors)
+        return float(np.array([weight for weight, _ in given]) @ errors)
 
     def _block_weights(self, attributes: AttributeSet) -> Floats:
-        """Return w_bτ for the residuals inside a set, shape (blocks, 2, 2, …)."""
+        """Return the weights w_bτ of each block b in the estimates of residuals τ of a set, shape (blocks, 2, 2, …).
+
+        The index along an attribute's axis is 1 if the attribute is in the residual, 0 if it is averaged over.
+        """
         weights = np.zeros((len(self.blocks), *[2] * len(attributes)))
         for pattern in product((0, 1), repeat=len(attributes)):
             residual_set = tuple(name for name, inside in zip(attributes, pattern, strict=True) if inside)
@@ -448,12 +459,14 @@ class CoupledResiduals(Accuracy):
         return weights
 
     def _product_variances(self, families: Mapping[str, Family]) -> Floats:
+        """Return the variances of all products of the families' queries, one axis for the queries of each attribute."""
         total: Floats = np.zeros(())
         for index, block, weights in self._contributions(tuple(families)):
             total = total + self.variances[index] * self._block_variances(block, families, weights)
         return np.asarray(total)
 
     def _product_error(self, families: Mapping[str, Family]) -> float:
+        """Return the sum of the variances of all products of the families' queries."""
         return sum(
             self.variances[index] * self._block_error(block, families, weights)
             for index, block, weights in self._contributions(tuple(families))
@@ -490,10 +503,11 @@ class CoupledResiduals(Accuracy):
         if block.factors[0].spaces is None or not residual_set or not block.factors[0].spans_all:
             return True
 
-        form, profiles = _marginal_covariance(block, residual_set), list(self.axis_profiles(residual_set).items())
+        # the largest variance of a centred direction, with I − u1ᵀ along every axis
+        form, profiles = _marginal_covariance(block, residual_set), self.axis_profiles(residual_set)
         sizes = self.domain.shape(residual_set)
         centre = kron(
-            [np.eye(n) - np.outer(dict(profiles).get(i, np.full(n, 1 / n)), np.ones(n)) for i, n in enumerate(sizes)]
+            [np.eye(n) - np.outer(profiles.get(i, np.full(n, 1 / n)), np.ones(n)) for i, n in enumerate(sizes)]
         )
         return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
 
@@ -597,21 +611,32 @@ class CoupledResiduals(Accuracy):
         return scale * float(combine_tables(tables, add_outside_axes(weights, block, names)).sum())
 
     def _joint_variances(self, block: Block, families: Mapping[str, Family]) -> Floats:
-        mine = tuple(name for name in families if name in block.attributes)
-        covariance, block_families = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
-        total = joint_quadratic(block_families, covariance, self.domain.shape(mine)) if mine else covariance.reshape(())
+        """Return the variances of all products under a joint block, one axis for the queries of each attribute.
+
+        Queries of attributes that the block lacks are averaged, which multiplies by their squared mean.
+        """
+        measured = tuple(name for name in families if name in block.attributes)
+        covariance, block_families = _marginal_covariance(block, measured), tuple(families[name] for name in measured)
+        total = (
+            joint_quadratic(block_families, covariance, self.domain.shape(measured))
+            if measured
+            else covariance.reshape(())
+        )
 
         for axis, (name, family) in enumerate(families.items()):
-            if name not in mine:
+            if name not in measured:
                 means = np.square(family.answers(self._profile(name), 0))
                 total = np.expand_dims(total, axis) * means.reshape([-1, *[1] * (total.ndim - axis)])
         return total
 
     def _joint_error(self, block: Block, families: Mapping[str, Family]) -> float:
-        mine = tuple(name for name in families if name in block.attributes)
+        """Return the sum of the variances of all products under a joint block, by the families' Gram matrices."""
+        measured = tuple(name for name in families if name in block.attributes)
         grams = {name: family.gram(self.domain[name].size) for name, family in families.items()}
-        outside = [self._profile(name) @ gram @ self._profile(name) for name, gram in grams.items() if name not in mine]
-        inside = (kron([grams[name] for name in mine]) * _marginal_covariance(block, mine)).sum()
+        outside = [
+            self._profile(name) @ gram @ self._profile(name) for name, gram in grams.items() if name not in measured
+        ]
+        inside = (kron([grams[name] for name in measured]) * _marginal_covariance(block, measured)).sum()
         return float(np.prod(outside) * inside)
 
     def _profile(self, name: str) -> Floats:
@@ -629,10 +654,10 @@ class CoupledResiduals(Accuracy):
         """Yield the blocks that estimate residuals inside a set, with w_bτ over the attributes that both have."""
         for index, block in enumerate(self.blocks):
             check_planning_time()
-            mine = tuple(name for name in attributes if name in block.attributes)
-            weights = np.zeros((2,) * len(mine))
-            for pattern in product((0, 1), repeat=len(mine)):
-                residual_set = tuple(name for name, inside in zip(mine, pattern, strict=True) if inside)
+            common = tuple(name for name in attributes if name in block.attributes)
+            weights = np.zeros((2,) * len(common))
+            for pattern in product((0, 1), repeat=len(common)):
+                residual_set = tuple(name for name, inside in zip(common, pattern, strict=True) if inside)
                 estimator = self.residuals.get(residual_set)  # a residual that no query needs may not be measured
                 sources = () if estimator is None else estimator.sources
                 weights[pattern] = sum(source.weight for source in sources if source.block == index)

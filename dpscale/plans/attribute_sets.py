@@ -52,10 +52,11 @@ class AttributeSets(Sequence[AttributeSet]):
     @overload
     def __getitem__(self, index: slice) -> list[AttributeSet]: ...
     def __getitem__(self, index: Any) -> Any:
+        """Return one set as a tuple of names, or a list of sets for a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        own = self.members[self._start(range(len(self))[index]) : self.ends[index]]
-        return tuple([self.names[i] for i in own.tolist()])
+        attributes = self.members[self._start(range(len(self))[index]) : self.ends[index]]
+        return tuple([self.names[i] for i in attributes.tolist()])
 
     def __iter__(self) -> Iterator[AttributeSet]:
         named, start = [self.names[i] for i in self.members.tolist()], 0
@@ -74,7 +75,10 @@ class AttributeSets(Sequence[AttributeSet]):
         return np.diff(self.ends, prepend=np.int32(0))
 
     def take(self, wanted: NDArray[np.int64]) -> AttributeSets:
-        """Return the sets at the positions `wanted`."""
+        """Return the sets at the positions `wanted`.
+
+        The attributes of all sets are in one array, `members`, in which set i ends at `ends[i]`.
+        """
         degrees = self.degrees[wanted]
         ends = np.cumsum(degrees, dtype=np.int32)
         within = np.arange(int(degrees.sum())) - np.repeat(ends - degrees, degrees)
@@ -86,15 +90,16 @@ class AttributeSets(Sequence[AttributeSet]):
         if any(name not in place for name in wanted):
             return []
 
+        # the key of a set is the sum of a random number of each attribute; different sets may have one key
         key = np.uint64(sum(self._numbers[place[name]] for name in wanted) & 0xFFFFFFFFFFFFFFFF)
         ordered, keys = self._keys
-        first, found = int(keys.searchsorted(key)), []
+        first, candidates = int(keys.searchsorted(key)), []
 
         while first < len(keys) and keys[first] == key:
-            found.append(int(ordered[first]))
+            candidates.append(int(ordered[first]))
             first += 1
 
-        return [i for i in found if len(self[i]) == len(wanted) and set(self[i]) == set(wanted)]
+        return [i for i in candidates if len(self[i]) == len(wanted) and set(self[i]) == set(wanted)]
 
     @property
     def distinct(self) -> bool:
@@ -117,12 +122,14 @@ class AttributeSets(Sequence[AttributeSet]):
         ordered, keys = self._keys
         wanted = np.add.reduce(self._words[members], axis=1, dtype=np.uint64)
         near = np.minimum(keys.searchsorted(wanted), max(len(keys) - 1, 0))
-        found = ordered[near] if len(keys) else np.full(len(members), -1)
+        candidates = ordered[near] if len(keys) else np.full(len(members), -1)
         degree = members.shape[1]
-        there = (keys[near] == wanted) & (self.degrees[found] == degree) if len(keys) else np.zeros(len(members), bool)
-        within = self.members[np.where(there, self.starts[found], 0)[:, None] + np.arange(degree)]
+        has_key = np.zeros(len(members), bool)
+        if len(keys):
+            has_key = (keys[near] == wanted) & (self.degrees[candidates] == degree)
+        attributes = self.members[np.where(has_key, self.starts[candidates], 0)[:, None] + np.arange(degree)]
 
-        return np.where(there & (within == members).all(axis=1), found, -1)
+        return np.where(has_key & (attributes == members).all(axis=1), candidates, -1)
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return for each set the sum of `values`, one per attribute, over its attributes; 0 for the empty set."""
@@ -176,23 +183,25 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
     Each block is measured from the counted set with the fewest cells that contains its attributes.
     """
     # the permutation that sorts the sets by their first attribute, then by the second, and so on
-    most = int(sets.degrees.max(initial=0))
-    at = np.minimum(sets.starts[:, None] + np.arange(most), max(len(sets.members) - 1, 0))
-    padded = np.where(np.arange(most) < sets.degrees[:, None], sets.members[at] if most else 0, -1)
-    order = np.lexsort(padded.T[::-1]) if most else np.arange(len(sets))
+    largest = int(sets.degrees.max(initial=0))
+    places = np.minimum(sets.starts[:, None] + np.arange(largest), max(len(sets.members) - 1, 0))
+    padded = np.where(np.arange(largest) < sets.degrees[:, None], sets.members[places] if largest else 0, -1)
+    order = np.lexsort(padded.T[::-1]) if largest else np.arange(len(sets))
     rank = _ranks(domain, sets, order)
     source = np.empty(len(sets), np.int64)  # a set of the workload each
     degrees = sets.degrees
 
+    # from the largest sets down: subsets of larger sets, each with the best set that contains it, and the sets of
+    # this degree; those that are no such subset are counted themselves
     subsets, sources = np.empty((0, int(degrees.max(initial=0))), np.int32), np.empty(0, np.int64)
     for degree in range(subsets.shape[1], -1, -1):
-        mine = np.flatnonzero(degrees == degree)
-        rows = np.concatenate([subsets, sets.members[sets.starts[mine][:, None] + np.arange(degree)]])
-        best = np.concatenate([sources, mine])
+        of_degree = np.flatnonzero(degrees == degree)
+        rows = np.concatenate([subsets, sets.members[sets.starts[of_degree][:, None] + np.arange(degree)]])
+        best = np.concatenate([sources, of_degree])
         group, first = _group_rows(
-            rows, np.concatenate([np.zeros(len(sources), np.int64), np.ones(len(mine), np.int64)])
+            rows, np.concatenate([np.zeros(len(sources), np.int64), np.ones(len(of_degree), np.int64)])
         )
-        source[mine] = best[first][group[len(sources) :]]
+        source[of_degree] = best[first][group[len(sources) :]]
         subsets, sources = _smaller_subsets(rows[first], best[first], rank)
 
     counted = order[np.isin(order, source)]

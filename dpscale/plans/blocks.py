@@ -100,10 +100,11 @@ class Block:
     @property
     def weights(self) -> Iterator[tuple[str, Weights]]:
         """Attributes whose totals are spread by weights, with the weights."""
-        for axes, factor in zip([self.attributes] if self.joint else zip(self.attributes), self.factors, strict=True):
-            for name, own in zip(axes, factor.weights or (), strict=False):
-                if own is not None:
-                    yield name, own
+        attributes_of_factors = [self.attributes] if self.joint else [(name,) for name in self.attributes]
+        for attributes, factor in zip(attributes_of_factors, self.factors, strict=True):
+            for name, weights in zip(attributes, factor.weights or (), strict=False):
+                if weights is not None:
+                    yield name, weights
 
     @cached_property
     def digest(self) -> str:
@@ -244,17 +245,19 @@ class Blocks(Sequence[Block]):
 
     def weights(self) -> Iterator[tuple[str, Weights]]:
         """Return the attributes whose totals are spread by weights, with the weights, in order of first use."""
-        found: dict[int, tuple[int, int, Weights]] = {}
+        first_use: dict[int, tuple[int, int, Weights]] = {}  # by attribute: block, axis, and the weights there
         for number, strategy in enumerate(self.strategies):
-            spread = [(axis, own) for axis, own in enumerate(_axis_weights(strategy)) if own is not None]
+            spread = [(axis, weights) for axis, weights in enumerate(_axis_weights(strategy)) if weights is not None]
             blocks = np.flatnonzero(self.which == number) if spread else np.zeros(0, np.int64)
-            for axis, own in spread:
-                places, first = np.unique(self.sets.members[self.sets.starts[blocks] + axis], return_index=True)
-                for place, block in zip(places.tolist(), blocks[first].tolist(), strict=True):
-                    found[place] = min(found.get(place, (block, axis, own)), (block, axis, own))
+            for axis, weights in spread:
+                attributes, first = np.unique(self.sets.members[self.sets.starts[blocks] + axis], return_index=True)
+                for attribute, block in zip(attributes.tolist(), blocks[first].tolist(), strict=True):
+                    use = block, axis, weights
+                    first_use[attribute] = min(first_use.get(attribute, use), use)
 
-        for place in sorted(found, key=lambda place: found[place][:2]):
-            yield self.sets.names[place], found[place][2]
+        for attribute in sorted(first_use, key=lambda attribute: first_use[attribute][:2]):
+            _, _, weights = first_use[attribute]
+            yield self.sets.names[attribute], weights
 
     @cached_property
     def digest(self) -> str:
@@ -332,9 +335,11 @@ def centred_variance(factor: Factor, profiled: bool) -> float:
 
 @lru_cache(maxsize=4096)
 def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Floats:
-    """Return the table summed over all queries of a one-way family, shape (2, 2, 1).
+    """Return the table T summed over all queries of a one-way family with the Gram matrix G, shape (2, 2, 1).
 
-    On an axis that the block lacks, only the averaged entry is nonzero.
+    With the averaging profile u and the covariance S of the factor, index 0 stands for the averaged part of a query
+    and 1 for the centred one: T₀₀ = uᵀGu · 1ᵀS1, T₀₁ = uᵀGS1 − T₀₀, T₁₁ = tr(GS) − 2 uᵀGS1 + T₀₀. On an axis that the
+    block lacks, only T₀₀ = uᵀGu is nonzero.
     """
     profile = averaging_profile(averaging, size)
     if is_wide(size) or (factor is not None and is_implicit(factor)):

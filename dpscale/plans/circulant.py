@@ -227,6 +227,7 @@ def gram_power(family: Family, size: int) -> Floats:
         raise PlanError("workload", f"family {family.name} of {size} cells in the Fourier basis",
                         "marginal, prefix, range or circular queries", "use weighted-residuals")  # fmt: skip
 
+    # sums of a_i b_j over all pairs at each distance, as a correlation by transforms of padded vectors
     before, after = generators(family, size)
     length = 1 << (2 * size - 1).bit_length()
     apart = np.fft.irfft(np.fft.rfft(before, length).conj() * np.fft.rfft(after, length), length)[:size]
@@ -252,6 +253,7 @@ def rounded_kernel(eigenvalues: Floats) -> Integers:
     """
     kernel = np.fft.ifftn(eigenvalues).real
     kernel = (kernel + negated(kernel)) / 2
+    # the largest power of two that keeps the sum of absolute entries below the limit, with a margin
     bits = math.frexp(LARGEST_SUM / 16 / float(np.abs(kernel).sum()))[1] - 1
     integers = np.rint(np.ldexp(kernel, bits)).astype(np.int64)
     for axis in range(integers.ndim):

@@ -172,6 +172,10 @@ class Factor:
         return np.asarray(np.linalg.inv(square)[:, :-1])
 
     def _pseudo_inverse(self) -> Floats:
+        """Return the matrix of shape (cells, rows) that maps measured values to the estimate, without axis weights.
+
+        Without a matrix, K is the identity ("identity") or n I − 11ᵀ ("center"), and the estimate is centred.
+        """
         n = self.cells
         if self.matrix is None:
             return (np.eye(n) - 1 / n) * (1.0 if self.kind == "identity" else 1 / n)
@@ -369,9 +373,13 @@ def _square_inverse(matrix: Floats) -> Floats:
 
 def _largest_squared(matrix: NDArray[np.int64]) -> int:
     """Return the largest squared L2 norm of a column of large entries, exact, by limbs of LIMB bits whose sums fit."""
-    limbs = [np.abs(matrix) >> LIMB * place & (1 << LIMB) - 1 for place in range(3)]
-    pairs = [(LIMB * (i + j), (a * b).sum(axis=0).tolist()) for i, a in enumerate(limbs) for j, b in enumerate(limbs)]
-    return max(sum(own[column] << shift for shift, own in pairs) for column in range(matrix.shape[1]))
+    limbs = [(np.abs(matrix) >> LIMB * place) & ((1 << LIMB) - 1) for place in range(3)]
+    # |x|² = Σ_ij x_i x_j 2^(LIMB (i + j)) for an entry x with the limbs x_i
+    sums = []
+    for i, low in enumerate(limbs):
+        for j, high in enumerate(limbs):
+            sums.append((LIMB * (i + j), (low * high).sum(axis=0).tolist()))
+    return max(sum(of_columns[column] << shift for shift, of_columns in sums) for column in range(matrix.shape[1]))
 
 
 def _largest_column_sum(values: Integers) -> int:

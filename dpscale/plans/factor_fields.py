@@ -35,8 +35,8 @@ def factor_fields(factor: Factor) -> Fields:
         }
     if isinstance(factor, TreeFactor):
         return fields | {
-            "parents": [packed(own) for own in factor.levels.parents],
-            "multipliers": [packed(own) for own in factor.multipliers],
+            "parents": [packed(of_level) for of_level in factor.levels.parents],
+            "multipliers": [packed(of_level) for of_level in factor.multipliers],
             "spread": None if factor.spread is None else packed(factor.spread),
             "known": factor.known,
         }
@@ -66,6 +66,7 @@ def packed(values: Integers) -> str:
 
 
 def _columns(factor: Factor) -> Fields:
+    """Return the exact sums of squares and of absolute entries of every column of a matrix, as text, and its digest."""
     squared, absolute = [], []
     for column in np.asarray(factor.matrix).T:
         values = column.astype(object)

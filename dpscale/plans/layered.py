@@ -58,18 +58,18 @@ class LayeredFactor(ImplicitFactor):
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the integers are those of levels of nodes that cover the cells."""
-        widths, top, own = self.widths, self.top, self.multipliers
+        widths, top, multipliers = self.widths, self.top, self.multipliers
         if self.kind != "layered" or len(self.shape) != 1 or not widths or widths[-1] != 1:
             raise ValueError("a layered strategy has levels from blocks to cells on one axis")
         if any(above <= below or above % below for above, below in pairwise(widths)):
             raise ValueError("the nodes of a level of a layered strategy do not divide those of the level above")
-        if top.dtype != np.int64 or own.dtype != np.int64 or own.shape != (len(widths), self.blocks):
+        if top.dtype != np.int64 or multipliers.dtype != np.int64 or multipliers.shape != (len(widths), self.blocks):
             raise ValueError("the multipliers of a layered strategy are not integers, one for each level and block")
         if top.ndim != 2 or top.shape[1] != self.blocks or int(np.abs(top).max(initial=0)) >= LARGEST_ROW:
             raise ValueError("the rows on blocks of a layered strategy do not have an entry for each block")
-        if int(own.min()) < 0 or int(own.max()) >= LARGEST_MULTIPLIER or int(own[-1].min()) < 1:
+        if int(multipliers.min()) < 0 or int(multipliers.max()) >= LARGEST_MULTIPLIER or int(multipliers[-1].min()) < 1:
             raise ValueError("the multipliers of a layered strategy are not in their limits")
-        if any(int(level.min()) < 1 for level in own[self._measured]):
+        if any(int(level.min()) < 1 for level in multipliers[self._measured]):
             raise ValueError("a level of a layered strategy is measured in some blocks only")
 
     @property
@@ -184,13 +184,20 @@ class LayeredFactor(ImplicitFactor):
 
     @cached_property
     def _block_covariance(self) -> Floats:
-        """Q, shape (blocks, blocks)."""
+        """Covariance Q of the estimates of the blocks' sums at unit noise variance, shape (blocks, blocks).
+
+        It is the inverse of the precision of the rows on blocks plus that of all levels below; both are scaled to 1.
+        """
         rows = self.top.astype(np.float64)
         scale = self._eigenvalues[0].max() / self.widths[0]
         precision = np.diag(self._eigenvalues[0] / self.widths[0] / scale) + rows.T @ rows / scale
         return np.asarray(np.linalg.inv(precision) / scale)
 
     def trace(self, family: Family) -> float:
+        """Return the sum of the variances of all queries of a family, at unit noise variance.
+
+        It is that of the blocks' sums, plus for each level what its nodes add to the nodes above them.
+        """
         asked, width = [(family, 1.0)], self.widths[0]
         total = float((node_gram(asked, self.cells, width) * self._block_covariance).sum()) / width**2
         sums = self._block_means(node_sums(asked, self.cells, width), 0)
@@ -207,6 +214,7 @@ class LayeredFactor(ImplicitFactor):
 
     @property
     def mean_variance(self) -> float:
+        """Mean variance of the estimates of the cells, at unit noise variance."""
         lengths = np.diff(np.append(np.arange(0, self.cells, self.widths[0]), self.cells))
         variances = np.diag(self._block_covariance) / self.widths[0] ** 2
         for level, (above, below) in enumerate(zip(self.widths, self.widths[1:], strict=False), start=1):
@@ -214,13 +222,15 @@ class LayeredFactor(ImplicitFactor):
         return float(lengths @ variances) / self.cells
 
     def quadratics(self, family: Family) -> Floats:
+        """Return the variance of every query of a family, at unit noise variance; intervals by sums from the start."""
         if not family.has_intervals:
             queries = family.matrix(self.cells)
             return np.asarray((queries * self.apply_covariance(queries)).sum(axis=1))
 
         low, high = family.intervals(self.cells)
         chunks = range(0, len(low), CHUNK)
-        return np.concatenate([self._interval_variances(low[at : at + CHUNK], high[at : at + CHUNK]) for at in chunks])
+        variances = [self._interval_variances(low[at : at + CHUNK], high[at : at + CHUNK]) for at in chunks]
+        return np.concatenate(variances)
 
     def _interval_variances(self, low: Integers, high: Integers) -> Floats:
         """Return the variances of the sums from `low` to before `high`, or of all other cells if high ≤ low."""
@@ -244,7 +254,11 @@ class LayeredFactor(ImplicitFactor):
         return np.pad(np.pad(sums, ((1, 0), (1, 0))), ((0, 1), (0, 1)), mode="edge")
 
     def _covariances(self, left: Integers, right: Integers) -> Floats:
-        """Return the covariance of the sums of the first `left` and of the first `right` cells."""
+        """Return the covariance of the sums of the first `left` and of the first `right` cells.
+
+        Within a block it is the interpolation of the table at the blocks' ends, plus, if both ends are in one block,
+        what the levels below add.
+        """
         width, table = self.widths[0], self._running
         (a, first), (b, last) = np.divmod(left, width), np.divmod(right, width)
         f, g = first / width, last / width

@@ -32,20 +32,22 @@ def solve_pair(
     """Write A⁻¹μ, A⁻¹u, the diagonal of A⁻¹ and the pivots `down` of A = diag(μ) + square · T, without the first cell.
 
     T has `diagonal` on its main diagonal and −`off_diagonal` next to it. Pivots are the sums of rows plus the entries
-    next to the diagonal, so that no term is subtracted.
+    next to the diagonal, so that no term is subtracted. `weights` μ and `profile` u have all n + 1 cells; A⁻¹μ goes to
+    `first`, A⁻¹u to `second`, the diagonal to `inverse`, each of length n.
     """
     n = len(down)
     off = square * off_diagonal
     before = 0.0
     for i in range(n):
-        one, two, after = weights[i + 1], profile[i + 1], 0.0 if i == n - 1 else off
-        own = one + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1)))
-        if i:
+        weight, share, after = weights[i + 1], profile[i + 1], 0.0 if i == n - 1 else off
+        row_sum = weight + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1)))
+        if i:  # eliminate the cell before
             ratio = off / down[i - 1]
-            own, one, two = own + before * ratio, one + ratio * first[i - 1], two + ratio * second[i - 1]
-        before, inverse[i], down[i], first[i], second[i] = own, own, own + after, one, two
+            row_sum, weight = row_sum + before * ratio, weight + ratio * first[i - 1]
+            share = share + ratio * second[i - 1]
+        before, inverse[i], down[i], first[i], second[i] = row_sum, row_sum, row_sum + after, weight, share
 
-    up = 0.0
+    up = 0.0  # row sum after elimination from the last cell on
     for i in range(n - 1, -1, -1):
         after = 0.0 if i == n - 1 else off
         rest = 0.0 if i == n - 1 else off * up / (off + up)

@@ -483,6 +483,7 @@ class BlockRequests(MeasurementRequests):
     @overload
     def __getitem__(self, index: slice) -> tuple[BlockRequest, ...]: ...
     def __getitem__(self, index: Any) -> Any:
+        """Return one request, or a tuple of requests for a slice."""
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         source = self.counted.sets[int(self.counted.source[index])]
@@ -508,9 +509,9 @@ class BlockRequests(MeasurementRequests):
     def text(self, index: int) -> str:
         """Return the label as canonical JSON; labels of one strategy and draw differ only in the attributes."""
         kind = int(self.blocks.which[index]), int(self.draws.which[index])
-        if kind not in self._around:
-            whole = canonical({**self[index].label, "attributes": []}).decode()
-            self._around[kind] = whole.partition(NAMELESS)
+        if kind not in self._around:  # the text before and after the attributes
+            nameless = canonical({**self[index].label, "attributes": []}).decode()
+            self._around[kind] = nameless.partition(NAMELESS)
         before, _, after = self._around[kind]
         names = json.dumps(self.blocks.sets[index], separators=(",", ":"))
         return f'{before}"attributes":{names}{after}'

@@ -40,13 +40,14 @@ class NestedFactor(ImplicitFactor):
     inner: tuple[Factor, ...] = ()
 
     def __post_init__(self) -> None:
+        """Raise ValueError unless the top factor is on the blocks and the inner ones on the cells of a block."""
         runs = runs_of(self.cells)
         if (
             self.kind != "nested"
             or self.top is None
             or self.top.cells != sum(run.count for run in runs)
             or [factor.cells for factor in self.inner] != [run.size for run in runs]
-            or any(len(own or ()) != self.cells for own in self.weights or ())
+            or any(len(weights or ()) != self.cells for weights in self.weights or ())
         ):
             raise ValueError("the parts of a nested factor do not match its blocks")
 
@@ -107,15 +108,19 @@ class NestedFactor(ImplicitFactor):
         return np.concatenate(products)
 
     def estimate(self, values: Floats, axis: int = 0) -> Floats:
-        """Return the estimate of the cells along `axis`; the axis is moved to the end."""
+        """Return the estimate of the cells along `axis`; the axis is moved to the end.
+
+        Values are those of the top factor on blocks, then of an inner factor within each block. Runs are successive
+        blocks of equal length with the same inner factor.
+        """
         values = np.moveaxis(values, axis, 0)
         blocks = np.tensordot(self.parts[0].inverse, values[: self.parts[0].rows], axes=(1, 0))
         cells, start = self._spread_blocks(blocks), self.parts[0].rows
 
-        for at, (run, factor) in zip(self._starts, self._each, strict=True):
+        for begin, (run, factor) in zip(self._starts, self._each, strict=True):
             rows = values[start : start + run.count * factor.rows].reshape(run.count, factor.rows, *values.shape[1:])
-            turned = np.moveaxis(np.tensordot(factor.inverse, rows, axes=(1, 1)), 0, 1)
-            cells[at : at + run.count * run.size] += turned.reshape(-1, *values.shape[1:])
+            within_blocks = np.moveaxis(np.tensordot(factor.inverse, rows, axes=(1, 1)), 0, 1)
+            cells[begin : begin + run.count * run.size] += within_blocks.reshape(-1, *values.shape[1:])
             start += run.count * factor.rows
         return np.moveaxis(cells, 0, -1)
 
@@ -123,37 +128,39 @@ class NestedFactor(ImplicitFactor):
         """Return the covariance applied along the second axis; the axis is moved to the end."""
         first = np.moveaxis(values, 1, 0)
         flat = first.reshape(self.cells, -1)
-        weighed = block_sums(flat * self._within[:, None], self.cells)
-        cells = self._spread_blocks(self.parts[0].covariance @ weighed)
+        sums_of_blocks = block_sums(flat * self._within[:, None], self.cells)
+        cells = self._spread_blocks(self.parts[0].covariance @ sums_of_blocks)
 
-        for at, (run, factor) in zip(self._starts, self._each, strict=True):
-            end = at + run.count * run.size
-            cells[at:end] += np.asarray(factor.covariance @ flat[at:end].reshape(run.count, run.size, -1)).reshape(
-                end - at, -1
-            )
+        for begin, (run, factor) in zip(self._starts, self._each, strict=True):
+            end = begin + run.count * run.size
+            cells[begin:end] += np.asarray(
+                factor.covariance @ flat[begin:end].reshape(run.count, run.size, -1)
+            ).reshape(end - begin, -1)
 
         return np.moveaxis(cells.reshape(first.shape), 0, -1)
 
     def project(self, pieces: Floats) -> Floats:
+        """Return the parts of queries, shape (…, cells), in the row space of the strategy."""
         if self.spans_all:
             return pieces
 
         flat, top = pieces.reshape(-1, self.cells), self.parts[0]
         blocks = block_sums((flat * self._within).T, self.cells).T @ top.inverse @ top.explicit()
-        found = np.repeat(blocks, self.cut.lengths, axis=1)
+        projected = np.repeat(blocks, self.cut.lengths, axis=1)
 
-        for at, (run, factor) in zip(self._starts, self._each, strict=True):
-            end = at + run.count * run.size
-            own = flat[:, at:end].reshape(-1, run.count, run.size) @ factor.inverse @ factor.explicit()
-            found[:, at:end] += own.reshape(len(flat), -1)
+        for begin, (run, factor) in zip(self._starts, self._each, strict=True):
+            end = begin + run.count * run.size
+            within_blocks = flat[:, begin:end].reshape(-1, run.count, run.size) @ factor.inverse @ factor.explicit()
+            projected[:, begin:end] += within_blocks.reshape(len(flat), -1)
 
-        return np.asarray(found.reshape(pieces.shape))
+        return np.asarray(projected.reshape(pieces.shape))
 
     def quadratics(self, family: Family) -> Floats:
         low, high = family.intervals(self.cells)
         return self._covariances(high, high) + self._covariances(low, low) - 2 * self._covariances(low, high)
 
     def trace(self, family: Family) -> float:
+        """Return the sum of the variances of all queries of a family: that on blocks, and that within the blocks."""
         total = float((family.block_gram(self.cut) * self.parts[0].covariance).sum())
         for run, factor in self._each:
             total += run.count * float((family.inner_gram(self.cut, run) * factor.covariance).sum())
@@ -216,7 +223,11 @@ class NestedFactor(ImplicitFactor):
         return block, within, before - before[starts][block]
 
     def _covariances(self, left: Integers, right: Integers) -> Floats:
-        """Return the covariance of P(left) and P(right)."""
+        """Return the covariance of P(left) and P(right), the sums of the first `left` and of the first `right` cells.
+
+        It is interpolated between the blocks' ends; for two ends in one block, the covariance within the block is
+        added.
+        """
         block, within, part = self._places
         blocks, inner = self._tables
         a, b, f, g = block[left], block[right], part[left], part[right]

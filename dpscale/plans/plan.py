@@ -55,7 +55,8 @@ def _check_numbers(domain: Domain, blocks: Blocks) -> None:
         return
 
     for names in blocks.sets:
-        if (parts := math.prod(domain[name].largest_part for name in names)) > MOST_PARTS:
+        parts = math.prod(domain[name].largest_part for name in names)
+        if parts > MOST_PARTS:
             both = ", ".join(name for name in names if name in domain.number_names)
             got = f"one measurement of {both} with {parts:,} parts of a record"
             raise PlanError(
@@ -82,8 +83,9 @@ def _check_levels(workload: Workload, blocks: Blocks, mechanism: str) -> None:
     used = {name for names in workload.sets for name in names}
     for total in workload.domain.public_totals:
         for name in total.names:
-            own = workload.domain.hierarchy_of(name)
-            other = [] if own is None else [level for level in own.names if level in used and level != name]
+            hierarchy = workload.domain.hierarchy_of(name)
+            levels = () if hierarchy is None else hierarchy.names
+            other = [level for level in levels if level in used and level != name]
             if other:
                 raise PlanError("totals", f"given by {name}, for estimates of {other[0]} by {mechanism}",
                                 "a mechanism that plans levels together", "use weighted-residuals")  # fmt: skip
@@ -93,12 +95,12 @@ def _check_totals(domain: Domain, blocks: Blocks) -> None:
     """Raise PlanError for a block that a unit's bounded total of a number does not bound (`dpscale.domain.number`)."""
     bounded = frozenset(total.name for total in domain.totals)
     for attributes, which in zip(blocks.sets, blocks.which.tolist(), strict=True) if bounded else ():
-        own = [axis for axis, name in enumerate(attributes) if name in bounded]
-        if len(own) > 1:
-            raise PlanError("numbers", f"one measurement of {' and '.join(attributes[axis] for axis in own)}",
+        axes = [axis for axis, name in enumerate(attributes) if name in bounded]
+        if len(axes) > 1:
+            raise PlanError("numbers", f"one measurement of {' and '.join(attributes[axis] for axis in axes)}",
                             'one number with per_unit = "total"', "use separate workloads for them")  # fmt: skip
-        if own and not _is_centred(blocks.strategies[which], own[0]):
-            raise PlanError(f"numbers.{attributes[own[0]]}.per_unit", "one measurement of sums and counts together",
+        if axes and not _is_centred(blocks.strategies[which], axes[0]):
+            raise PlanError(f"numbers.{attributes[axes[0]]}.per_unit", "one measurement of sums and counts together",
                             "mechanism weighted-residuals", "set it, or leave per_unit out")  # fmt: skip
 
 
@@ -162,6 +164,7 @@ class Plan:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"
 
     def _repr_html_(self) -> str:
+        """Return a summary of the plan for notebooks."""
         gap = f"{100 * self.optimality_gap:.2g} %" if math.isfinite(self.optimality_gap) else "not known"
         return glance(f"Plan by {self.mechanism}", {
             "queries": f"{self.query_count:,}", "measurements": f"{len(self.blocks):,}", "noise": self.noise,
@@ -333,8 +336,8 @@ def is_consistent(sets: AttributeSets, attributes: int) -> bool:
 def has_sources(sources: CountSources, blocks: int, attributes: int) -> bool:
     """Return whether every block has a counted set as its source."""
     source = sources.source
-    there = len(source) == blocks and bool(((source >= 0) & (source < len(sources.sets))).all())
-    return there and is_consistent(sources.sets, attributes)
+    are_sets = len(source) == blocks and bool(((source >= 0) & (source < len(sources.sets))).all())
+    return are_sets and is_consistent(sources.sets, attributes)
 
 
 def fits_domain(blocks: Blocks, domain: Domain) -> bool:
@@ -345,8 +348,10 @@ def fits_domain(blocks: Blocks, domain: Domain) -> bool:
     columns = (blocks.which, blocks.share, blocks.whole, blocks.noise)
     if any(len(column) != len(blocks.sets) for column in columns) or not _known(blocks):
         return False
-    wanted = np.array([math.prod(one.squared_l2_sensitivity for one in strategy) > 0 for strategy in blocks.strategies])
-    return bool(wanted[blocks.which].all()) and _shapes(blocks, domain)
+    measures = []
+    for strategy in blocks.strategies:
+        measures.append(math.prod(factor.squared_l2_sensitivity for factor in strategy) > 0)
+    return bool(np.array(measures)[blocks.which].all()) and _shapes(blocks, domain)
 
 
 def _known(blocks: Blocks) -> bool:
@@ -384,12 +389,17 @@ PLAN, FACTORS, BLOCKS = "plan.json", "factors.npz", "blocks.npz"
 def content_of(plan: Plan) -> dict[str, Any]:
     """Return the content of plan.json; equal for a written plan and for the same plan read back."""
     factors = _numbered(plan.blocks)
-    flat: dict[str, Any] = {} if plan.stationary is None else {"stationary": plan.stationary}
-    flat |= {"floor": plan.floor} if flat or plan.floor > 0 else {}
+    optional: dict[str, Any] = {}  # entries that only some plans have
+    if plan.stationary is not None:
+        optional["stationary"] = plan.stationary
+    if optional or plan.floor > 0:
+        optional["floor"] = plan.floor
     merged = plan.blocks.merged
-    flat |= {} if merged is None else {"merged": {"classes": merged.sizes, "sha256": merged.digest}}
+    if merged is not None:
+        optional["merged"] = {"classes": merged.sizes, "sha256": merged.digest}
+
     strategies = [[factors[id(factor)][0] for factor in strategy] for strategy in plan.blocks.strategies]
-    return flat | {
+    return optional | {
         "mechanism": plan.mechanism,
         "workload": plan.workload.digest,
         "error": plan.error,
@@ -407,6 +417,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 def _numbered(blocks: Blocks) -> dict[int, tuple[str, Factor]]:
+    """Return the different factors of all strategies with a key, "f0", "f1" and so on, by their identity."""
     factors: dict[int, tuple[str, Factor]] = {}
     for strategy in blocks.strategies:
         for factor in strategy:
@@ -415,9 +426,10 @@ def _numbered(blocks: Blocks) -> dict[int, tuple[str, Factor]]:
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
-    """Write a plan to a folder."""
-    factors = _numbered(plan.blocks).values()
-    arrays = dict(named for key, factor in factors for named in _arrays(key, factor))
+    """Write a plan to a folder: arrays of factors, columns of blocks, and plan.json, which has their digests."""
+    arrays: dict[str, Any] = {}
+    for key, factor in _numbered(plan.blocks).values():
+        arrays |= dict(_arrays(key, factor))
     _write_arrays(folder / FACTORS, arrays, packed=True)
     _write_arrays(folder / BLOCKS, _columns(plan))
     write_content(folder, content_of(plan))
@@ -497,9 +509,10 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
 def _blocks(
     domain: Domain, strategies: Sequence[Sequence[str]], factors: Mapping[str, Factor], columns: Arrays
 ) -> tuple[Blocks, CountSources]:
+    """Return the blocks of a stored plan, whose strategies are lists of keys of factors, and the counted sets."""
     sets = AttributeSets(domain.axis_names, columns["members"], columns["ends"])
-    made = tuple(tuple(factors[key] for key in keys) for keys in strategies)
-    blocks = Blocks(sets, made, columns["strategy"], columns["share"], columns["whole"], columns["noise"])
+    of_factors = tuple(tuple(factors[key] for key in keys) for keys in strategies)
+    blocks = Blocks(sets, of_factors, columns["strategy"], columns["share"], columns["whole"], columns["noise"])
     counted = AttributeSets(domain.axis_names, columns["counted"], columns["counted_ends"])
     return blocks, CountSources(counted, columns["source"])
 
@@ -574,8 +587,14 @@ def _describe(factor: Factor) -> dict[str, Any]:
 
 
 def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) -> Factor:
-    weights = described.get("weights")
-    own = None if weights is None else tuple(None if weight is None else tuple(weight) for weight in weights)
+    """Return a factor from its entry in plan.json and its arrays, which are named by its key.
+
+    Raises ValueError if the factor does not have that entry, for example because an array was changed.
+    """
+    stored_weights = described.get("weights")
+    weights = None
+    if stored_weights is not None:
+        weights = tuple(None if of_axis is None else tuple(of_axis) for of_axis in stored_weights)
     spaces = described.get("spaces")
     axes_of = None if spaces is None else tuple(tuple(axes) for axes in spaces)
     shape, levels = tuple(described["shape"]), described.get("levels")
@@ -593,10 +612,10 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
         top, multipliers, widths = matrices[f"{key}.top"], matrices[f"{key}.multipliers"], tuple(described["widths"])
         factor = LayeredFactor("layered", shape, top=top, multipliers=multipliers, widths=widths)
     elif levels is None:
-        factor = Factor(described["kind"], shape, matrices.get(key), own, axes_of)
+        factor = Factor(described["kind"], shape, matrices.get(key), weights, axes_of)
     else:
         top, *inner = [_factor(f"{key}.{number}", level, matrices) for number, level in enumerate(levels)]
-        factor = NestedFactor(described["kind"], shape, weights=own, top=top, inner=tuple(inner))
+        factor = NestedFactor(described["kind"], shape, weights=weights, top=top, inner=tuple(inner))
 
     if _describe(factor) != described:
         raise ValueError("a factor differs from its digest")
@@ -604,9 +623,10 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
 
 
 def _tree_factor(key: str, described: Mapping[str, Any], arrays: Mapping[str, Any]) -> TreeFactor:
+    """Return the factor of a tree, with the parents of the nodes and the multipliers of each level from arrays."""
     depth = described["depth"]
     tree = Tree(tuple(arrays[f"{described['tree']}.{level}"] for level in range(depth)))
-    own = tuple(arrays[f"{key}.{level}"] for level in range(depth + 1))
+    multipliers = tuple(arrays[f"{key}.{level}"] for level in range(depth + 1))
     spread = arrays[f"{key}.spread"] if described["centred"] else None
     shape, known = tuple(described["shape"]), described.get("known", -1)
-    return TreeFactor(described["kind"], shape, tree=tree, multipliers=own, spread=spread, known=known)
+    return TreeFactor(described["kind"], shape, tree=tree, multipliers=multipliers, spread=spread, known=known)

@@ -47,22 +47,25 @@ def product_errors(
     """
     names = tuple(products[0])
     strategies = [dict(zip(block.attributes, block.factors, strict=True)) for block in blocks]
-    outside = [np.prod([total_variance(factor) for name, factor in one.items() if name not in names])
-               for one in strategies]  # fmt: skip
+    outside = []  # a block is summed over its attributes outside the set
+    for factors in strategies:
+        outside.append(np.prod([total_variance(factor) for name, factor in factors.items() if name not in names]))
     average, alone = np.zeros((2, len(products), len(blocks)))
 
     step = max(1, MOST_ENTRIES // weights.size)
     for start in range(0, len(products), step):
         check_planning_time()
-        some = products[start : start + step]
-        turned, whole = np.broadcast_to(weights, (len(some), *weights.shape)), np.ones((len(some), len(blocks)))
+        batch = products[start : start + step]
+        # wᵀ (⊗ T) w for the average of all blocks, and the product of the tables' sums for each block alone
+        transformed = np.broadcast_to(weights, (len(batch), *weights.shape))
+        products_of_sums = np.ones((len(batch), len(blocks)))
         for axis, name in enumerate(names, start=2):
-            own = [one.get(name) for one in strategies]
-            table = _tables([product[name] for product in some], own, averagings.get(name))
-            whole = whole * table.sum(axis=(2, 3))
-            turned = np.moveaxis(_along(np.moveaxis(turned, axis, 2), table), 2, axis)
-        average[start : start + step] = (turned * weights).reshape(len(some), len(blocks), -1).sum(axis=2)
-        alone[start : start + step] = whole
+            factors_on_axis = [factors.get(name) for factors in strategies]
+            table = _tables([product[name] for product in batch], factors_on_axis, averagings.get(name))
+            products_of_sums = products_of_sums * table.sum(axis=(2, 3))
+            transformed = np.moveaxis(_along(np.moveaxis(transformed, axis, 2), table), 2, axis)
+        average[start : start + step] = (transformed * weights).reshape(len(batch), len(blocks), -1).sum(axis=2)
+        alone[start : start + step] = products_of_sums
 
     return average * outside, alone * outside
 
@@ -110,11 +113,14 @@ def _tables(asked: Sequence[tuple[Family, int]], factors: Sequence[Factor | None
 
 
 def _inner(left: Sequence[Callable[[], Floats]], right: Sequence[Callable[[], Floats]], size: int) -> Floats:
-    """Return the inner products of matrices of shape (size, size), of which few are stacked at a time."""
-    step, found = max(1, MOST_ENTRIES // size**2), np.zeros((len(left), len(right)))
+    """Return the inner products of matrices of shape (size, size), shape (left, right).
+
+    The matrices are computed by functions, because few of them are stacked at a time.
+    """
+    step, inner = max(1, MOST_ENTRIES // size**2), np.zeros((len(left), len(right)))
     for i in range(0, len(left), step):
         rows = np.array([make().reshape(-1) for make in left[i : i + step]])
         for j in range(0, len(right), step):
             columns = np.array([make().reshape(-1) for make in right[j : j + step]])
-            found[i : i + step, j : j + step] = rows @ columns.T
-    return found
+            inner[i : i + step, j : j + step] = rows @ columns.T
+    return inner

@@ -79,7 +79,10 @@ class ResidualEstimator:
 
     @property
     def mean_variance(self) -> float:
-        """Mean variance of the coordinates of the centred residual; 0 if an axis has a single cell."""
+        """Mean variance of the coordinates of the centred residual; 0 if an axis has a single cell.
+
+        With the covariance S of a factor on n cells it is (tr S − 1ᵀS1/n) / (n − 1) along each axis.
+        """
         if self.joint:
             dimensions = math.prod(size - 1 for size in self.factors[0].shape)
             spread = _centred_spread(self.factors[0])
@@ -157,7 +160,8 @@ def residual_estimators(
         Whether a block estimates every cell of a residual.
     """
 
-    def of(residual_set: AttributeSet, spreads: Spreads) -> ResidualEstimator:
+    def estimator_of(residual_set: AttributeSet, spreads: Spreads) -> ResidualEstimator:
+        """Return the weighted mean of a residual over the blocks that estimate it; `spreads` are theirs by number."""
         first, shares = blocks[next(iter(spreads))], _shares(blocks, spreads)
         scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
         sources = tuple(source for source, _ in shares)
@@ -165,10 +169,10 @@ def residual_estimators(
         return ResidualEstimator(residual_set, sources, scale, factors_of(first, residual_set), whole)
 
     if blocks.measures_one_residual:
-        return ResidualEstimators(blocks, spread, of)
+        return ResidualEstimators(blocks, spread, estimator_of)
 
     return {
-        residual_set: of(residual_set, spreads)
+        residual_set: estimator_of(residual_set, spreads)
         for residual_set, spreads in _spreads_by_residual(blocks, spread).items()
     }
 
@@ -198,15 +202,13 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
         return len(dict.fromkeys(self._blocks.sets))
 
     def _found(self, residual_set: AttributeSet) -> ResidualEstimator | None:
+        """Return the estimator of a residual; None if no block measures it. The last ones are cached."""
         if residual_set not in self._cache:
             if len(self._cache) >= MOST_CACHED:
                 self._cache = {}
-            places = self._blocks.sets.find(residual_set)
-            self._cache[residual_set] = (
-                self._of(residual_set, {i: self._spread_ratio(self._blocks[i], residual_set) for i in places})
-                if places
-                else None
-            )
+            numbers = self._blocks.sets.find(residual_set)
+            spreads = {i: self._spread_ratio(self._blocks[i], residual_set) for i in numbers}
+            self._cache[residual_set] = self._of(residual_set, spreads) if numbers else None
         return self._cache[residual_set]
 
 
@@ -217,6 +219,7 @@ class KnownResiduals(Mapping[AttributeSet, ResidualEstimator]):
         self._domain, self._measured = domain, measured
 
     def __getitem__(self, residual_set: AttributeSet) -> ResidualEstimator:
+        """Return the estimator of a residual; one of public totals is known, with variance 0."""
         if self._domain.known_table(residual_set) is None:
             return self._measured[residual_set]
         factors = tuple(map(center_factor, self._domain.shape(residual_set)))

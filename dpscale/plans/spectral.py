@@ -68,14 +68,27 @@ class SpectralFactor(ImplicitFactor):
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the integers are those of a root and of multipliers, one for each cell."""
-        known, own = self.coefficients, self.multipliers
-        if self.kind != "spectral" or len(self.shape) != 1 or known.dtype != np.int64 or own.dtype != np.int64:
+        coefficients, multipliers = self.coefficients, self.multipliers
+        if (
+            self.kind != "spectral"
+            or len(self.shape) != 1
+            or coefficients.dtype != np.int64
+            or multipliers.dtype != np.int64
+        ):
             raise ValueError("a spectral strategy has integers for one axis")
-        if known.shape != (self.cells + 2 - self.even,) or int(known[-1]) < 0 or (np.diff(known) > 0).any():
+        if (
+            coefficients.shape != (self.cells + 2 - self.even,)
+            or int(coefficients[-1]) < 0
+            or (np.diff(coefficients) > 0).any()
+        ):
             raise ValueError("the coefficients of a spectral strategy increase, or are not those of its axis")
-        if float(known.sum()) * max(float(known[0]), 1 << HALF) >= 1 << 60:
+        if float(coefficients.sum()) * max(float(coefficients[0]), 1 << HALF) >= 1 << 60:
             raise ValueError("the coefficients of a spectral strategy are too large")
-        if own.shape != self.shape or int(own.min()) < 1 or int(own.max()) >= LARGEST_MULTIPLIER:
+        if (
+            multipliers.shape != self.shape
+            or int(multipliers.min()) < 1
+            or int(multipliers.max()) >= LARGEST_MULTIPLIER
+        ):
             raise ValueError("the multipliers of a spectral strategy are not in their limits, one for each cell")
         spread = (self.weights or (None,))[0]
         if spread is None or len(spread) != self.cells or min(spread) < 0 or not 0 < sum(spread) < MOST_TOTAL:
@@ -139,11 +152,15 @@ class SpectralFactor(ImplicitFactor):
 
     @cached_property
     def squared_norms(self) -> list[int]:
-        """Squared norms of the columns of T D, exact."""
+        """Squared norms of the columns of T D, exact, with a symmetric matrix T and the diagonal D of the multipliers.
+
+        A column of T is a series of coefficients and its reflection, so its norm follows from the convolution of the
+        series with itself.
+        """
         (sign, shift), series = self._far, self._series
         folded = _fold(exact_convolution(series, series[None]))[0] >> self.even
         sums = folded[0] + sign * folded[(2 * np.arange(self.cells) + shift) % self.period]
-        return [total * own**2 for total, own in zip(sums.tolist(), self.multipliers.tolist(), strict=True)]
+        return [total * d**2 for total, d in zip(sums.tolist(), self.multipliers.tolist(), strict=True)]
 
     @cached_property
     def _shift(self) -> Integers:
@@ -157,13 +174,15 @@ class SpectralFactor(ImplicitFactor):
         """
         shift, multipliers = self._shift, self.multipliers.tolist()
         if power == 1:
-            whole = sum(shift.tolist())
-            return [self.scale * d * one + whole for d, one in zip(multipliers, self._sums.tolist(), strict=True)]
+            total = sum(shift.tolist())
+            sums = zip(multipliers, self._sums.tolist(), strict=True)
+            return [self.scale * d * column_sum + total for d, column_sum in sums]
 
+        # |M T D e − s|² = M² |T D e|² − 2 M (T D e)ᵀs + |s|², with the product from two halves of s
         high, low = (self._root(part[None])[0].tolist() for part in (shift >> HALF, shift & ((1 << HALF) - 1)))
-        whole = sum(value * value for value in shift.tolist())
+        square_of_shift = sum(value * value for value in shift.tolist())
         columns = zip(self.squared_norms, multipliers, high, low, strict=True)
-        return [self.scale**2 * square - 2 * self.scale * d * ((above << HALF) + below) + whole
+        return [self.scale**2 * square - 2 * self.scale * d * ((above << HALF) + below) + square_of_shift
                 for square, d, above, below in columns]  # fmt: skip
 
     @property
@@ -206,9 +225,9 @@ class SpectralFactor(ImplicitFactor):
         """1/λ by frequency; 0 at the frequencies that no vector of cells has."""
         spectrum = np.fft.rfft(self._series.astype(np.float64)).real / (1 + self.even)
         used = slice(1, None, 2) if self.even else slice(None)
-        found = np.zeros(len(spectrum))
-        found[used] = 1 / spectrum[used]
-        return found
+        inverse = np.zeros(len(spectrum))
+        inverse[used] = 1 / spectrum[used]
+        return inverse
 
     def _sequence(self, power: int) -> Floats:
         """Return the Fourier transform of the sequence of T to the power −1 or −2."""
@@ -253,6 +272,13 @@ class SpectralFactor(ImplicitFactor):
         return float((self._variances - self._edges**2).mean()) / self.scale**2
 
     def trace(self, family: Family) -> float:
+        """Return the sum of the variances of all queries of a family, at unit noise variance.
+
+        The Gram matrix of intervals has the entries a_i b_j for i ≤ j (`generators`), so the sum over its entries times
+        the covariances, which depend on i − j and i + j, is one over the distances and one over the sums.
+
+        Raises PlanError for a family without such generators.
+        """
         if family.is_identity:
             return self.mean_variance * self.cells
         if family.tridiagonal(self.cells) is None:
@@ -270,6 +296,7 @@ class SpectralFactor(ImplicitFactor):
         return (total - float(self._edges @ family.times_gram(self._edges))) / self.scale**2
 
     def quadratics(self, family: Family) -> Floats:
+        """Return the variance of every query of a family, at unit noise variance; intervals by sums from the start."""
         if family.is_identity:
             return (self._variances - self._edges**2) / self.scale**2
         if not family.has_intervals:
@@ -297,7 +324,7 @@ class SpectralFactor(ImplicitFactor):
 
         Raises PlanError if the cells are too many for the covariance of each with all others, one after the other.
         """
-        found, steps = np.zeros(len(first)), int(first.max())
+        covariances, steps = np.zeros(len(first)), int(first.max())
         if steps * self.cells > MOST_PAIRS:
             raise PlanError("workload", f"errors of {len(first)} intervals of {self.cells} cells",
                             f"at most {math.isqrt(MOST_PAIRS)} cells, or prefix queries",
@@ -311,9 +338,9 @@ class SpectralFactor(ImplicitFactor):
             column = self._kernel[np.abs(cells - cell)] + sign * self._kernel[(cells + cell + shift) % self.period]
             running += column * (scales[cell] * scales)
             sums = np.cumsum(running)
-            some = slice(ends[cell], ends[cell + 1]) if order is None else order[ends[cell] : ends[cell + 1]]
-            found[some] = sums[last[some] - 1]
-        return found
+            at_cell = slice(ends[cell], ends[cell + 1]) if order is None else order[ends[cell] : ends[cell + 1]]
+            covariances[at_cell] = sums[last[at_cell] - 1]
+        return covariances
 
     def sums_covariance(self, ends: Integers) -> Floats:
         cells = np.arange(self.cells)
@@ -382,6 +409,7 @@ def spectral_factor(size: int, even: bool = False) -> SpectralFactor:
     even : bool
         True for prefixes.
     """
+    # eigenvalues of the root by frequency: |sin(π k / period)|^(-1/2); their transform is its first row
     period = 4 * size + 2 if even else 2 * size + 2
     numbers = np.arange(period // 2 + 1)
     roots = np.abs(np.sin(np.maximum(numbers, 1) * np.pi / period)) ** -0.5
@@ -390,6 +418,8 @@ def spectral_factor(size: int, even: bool = False) -> SpectralFactor:
     root = np.minimum.accumulate(root - (0.0 if even else root[-1]))
     coefficients = np.rint(np.ldexp(np.maximum(root / root[0], 0.0), COEFFICIENT_BITS)).astype(np.int64)
     coefficients.setflags(write=False)
+
+    # multipliers make the columns nearly equally long
     ones = np.ones(size, np.int64)
     plain = SpectralFactor(
         "spectral", (size,), weights=((1,) * size,), coefficients=coefficients, multipliers=ones, even=even
@@ -397,10 +427,12 @@ def spectral_factor(size: int, even: bool = False) -> SpectralFactor:
     norms = np.sqrt(np.array(plain.squared_norms, np.float64))
     bits = min(max(FEWEST_BITS, size.bit_length() - 1), MOST_BITS)
     multipliers = np.rint(np.ldexp(norms.max() / norms, bits)).astype(np.int64)
-    whole = replace(plain, multipliers=multipliers)
-    sums = np.cumsum(np.maximum(whole._edges, 0.0))
+    normalised = replace(plain, multipliers=multipliers)
+
+    # integer weights by which the total is spread
+    sums = np.cumsum(np.maximum(normalised._edges, 0.0))
     ends = np.rint(np.ldexp(sums / sums[-1], TOTAL_BITS)).astype(np.int64)
-    return replace(whole, weights=(tuple(np.diff(ends, prepend=0).tolist()),))
+    return replace(normalised, weights=(tuple(np.diff(ends, prepend=0).tolist()),))
 
 
 def spectral_weights(size: int, even: bool = False) -> Weights:

@@ -170,10 +170,10 @@ class TimePlan:
 
     def shared_noise(self, kind: str, periods: Sequence[int]) -> Floats:
         """Return the covariances of answers of one kind at some periods, in units of the variance of one value."""
-        found = np.zeros((len(periods), self.horizon))
-        for row, period in zip(found, periods, strict=True):
+        coefficients = np.zeros((len(periods), self.horizon))
+        for row, period in zip(coefficients, periods, strict=True):
             row[: period + 1] = self.coefficients(kind, period)
-        return np.asarray(found @ found.T)
+        return np.asarray(coefficients @ coefficients.T)
 
     def mean_variance(self, kind: str | None = None) -> float:
         """Return the mean of `variance` over the horizon, of one kind or of all kinds in `answers`."""
@@ -181,7 +181,11 @@ class TimePlan:
         return float(np.mean([self.variance(one, period) for one in kinds for period in range(self.horizon)]))
 
     def context(self, amount: float | None = None, structure: Any = None) -> PeriodContext:
-        """Return the context of the plan of a period: the structure is chosen for the middle of the horizon."""
+        """Return the context of the plan of a period: its structure is chosen for the middle of the horizon.
+
+        The context has the squared weight of a value's noise in the answers at that time, and how many values they
+        sum.
+        """
         middle = (self.horizon - 1) // 2
         kind = CUMULATIVE if CUMULATIVE in self.answers else self.answers[0]
         noise = float(np.sum(self.coefficients(kind, middle) ** 2)) ** 0.5
@@ -234,13 +238,14 @@ def largest_cost(matrix: Integers, periods: int) -> int:
     if periods == number:
         return int(grams.sum())
 
+    # at most the k largest row sums, of each row the diagonal entry and the k − 1 largest others
     others = grams.copy()
     np.fill_diagonal(others, 0)
     rows = [grams[s, s] + sum(sorted(others[s], reverse=True)[: periods - 1]) for s in range(number)]
     bound = sum(sorted(rows, reverse=True)[:periods])
     if periods == 1 or math.comb(number, periods) > MOST_SETS:
         return int(bound)
-    return int(max(grams[np.ix_(own, own)].sum() for own in map(list, combinations(range(number), periods))))
+    return int(max(grams[np.ix_(chosen, chosen)].sum() for chosen in map(list, combinations(range(number), periods))))
 
 
 def largest_column_sums(matrix: Integers, periods: int) -> int:

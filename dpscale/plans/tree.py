@@ -94,6 +94,7 @@ class TreePasses:
         fixed : bool
             Whether the nodes of the highest level are known exactly.
         """
+        # variances of estimates from the measurements at and below a node, from the leaves up, and sums over children
         sums, below = list[Floats](), [1 / precisions[-1]]
         for level in range(tree.depth - 1, first - 1, -1):
             sums.append(tree.sum_children(below[-1], level))
@@ -102,8 +103,9 @@ class TreePasses:
         if fixed:
             below[-1] = np.zeros(len(below[-1]))
         above = [np.zeros(size) for size in tree.sizes[:first]]
-        sums, below = [*(own + 1 for own in above), *sums[::-1]], [*above, *below[::-1]]
+        sums, below = [*(zeros + 1 for zeros in above), *sums[::-1]], [*above, *below[::-1]]
 
+        # gains of a node from its parent's estimate, and variances from all measurements, from the root down
         gains, variances = [np.zeros(size) for size in tree.sizes[1 : first + 1]], [*above, below[first]]
         for level in range(first, tree.depth):
             parents = tree.parents[level]
@@ -135,16 +137,24 @@ class TreeFactor(Factor):
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the multipliers are those of the nodes of a tree."""
-        tree, own = self.tree, self.multipliers
-        if self.kind != "tree" or tree is None or tuple(map(len, own)) != tree.sizes or self.shape != tree.sizes[-1:]:
+        tree, multipliers = self.tree, self.multipliers
+        if (
+            self.kind != "tree"
+            or tree is None
+            or tuple(map(len, multipliers)) != tree.sizes
+            or self.shape != tree.sizes[-1:]
+        ):
             raise ValueError("the multipliers of a strategy do not match its tree")
-        if any(one.dtype != np.int64 or int(one.min()) < 0 or int(one.max()) >= LARGEST for one in own):
+        if any(
+            of_level.dtype != np.int64 or int(of_level.min()) < 0 or int(of_level.max()) >= LARGEST
+            for of_level in multipliers
+        ):
             raise ValueError("the multipliers of a tree are not integers from 0 to 2^24")
-        if int(own[-1].min()) < 1 or (self.centred and int(own[0][0])):
+        if int(multipliers[-1].min()) < 1 or (self.centred and int(multipliers[0][0])):
             raise ValueError("a leaf of a tree is not measured, or the root of a centred one is")
         if self.known >= tree.depth or (self.known >= 0 and self.centred):
             raise ValueError("the level of a tree that is known has no nodes below, or the tree is centred")
-        if any(int(one.max()) for one in own[: self.known + 1]):
+        if any(int(of_level.max()) for of_level in multipliers[: self.known + 1]):
             raise ValueError("a node of a tree is measured although it is known")
         if self.centred and not self._has_spread:
             raise ValueError("the weights of a centred tree are not integers of at least 1, one for each leaf")
@@ -160,10 +170,11 @@ class TreeFactor(Factor):
 
     @property
     def _has_spread(self) -> bool:
-        own = self.spread
-        if own is None or own.dtype != np.int64 or own.shape != self.shape or int(own.min()) < 1:
+        """Whether there are valid weights by which the total is spread over the leaves."""
+        spread = self.spread
+        if spread is None or spread.dtype != np.int64 or spread.shape != self.shape or int(spread.min()) < 1:
             return False
-        return int(own.max()) < LARGEST_SPREAD and int(own.sum()) < LARGEST_SPREAD
+        return int(spread.max()) < LARGEST_SPREAD and int(spread.sum()) < LARGEST_SPREAD
 
     @cached_property
     def spreads(self) -> list[Integers]:
@@ -228,18 +239,21 @@ class TreeFactor(Factor):
         )
 
     def _largest_path(self, values: Sequence[NDArray[Any]], power: int) -> int:
-        """Return the largest sum over a path of m^power, times |N − n_v|^power + Σ over the others of n_v^power."""
+        """Return the largest norm of a column, to the power: over paths of Σ m_v^power, given `values` m_v^power.
+
+        Of a centred tree node v measures m_v (N x_v − n_v total), so a record adds N − n_v to the nodes on its path and
+        −n_v to all others: the sum of m^power n^power over all nodes, and on the path the difference.
+        """
         if not self.centred:
             return int(self.levels.lift(values).max())
 
-        whole, counts = self._unit, self.spreads
-        pairs = list(zip(values, counts, strict=True))
-        every = sum(int((own * number.astype(object) ** power).sum()) for own, number in pairs)
-        on_path = [
-            own * ((whole - number.astype(object)) ** power - number.astype(object) ** power) for own, number in pairs
-        ]
+        whole, off_path, on_path = self._unit, 0, []
+        for powers, spread in zip(values, self.spreads, strict=True):
+            share = spread.astype(object)
+            off_path += int((powers * share**power).sum())
+            on_path.append(powers * ((whole - share) ** power - share**power))
 
-        return every + int(max(self.levels.lift(on_path)))
+        return off_path + int(max(self.levels.lift(on_path)))
 
     @cached_property
     def largest(self) -> int:  # type: ignore[override]
@@ -247,6 +261,10 @@ class TreeFactor(Factor):
 
     @cached_property
     def largest_row_sum(self) -> int:  # type: ignore[override]
+        """Largest sum of absolute entries in a row of K.
+
+        The row of node v has the multiplier at its leaves; of a centred tree, it has N − n_v there and −n_v elsewhere.
+        """
         leaves, whole = self.levels.leaf_counts, self._unit
         if not self.centred:
             return max(
@@ -265,17 +283,17 @@ class TreeFactor(Factor):
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K applied along the leading axis."""
-        sums, found = self.levels.sums(values), []
+        sums, rows = self.levels.sums(values), []
         for level, (multiplier, known, total) in enumerate(zip(self.multipliers, self.measured, sums, strict=True)):
             if not known.any():
                 continue
             column = (-1, *[1] * (values.ndim - 1))
             if self.centred:
                 total = total * self._unit - self.spreads[level].reshape(column) * sums[0]
-            some = slice(None) if known.all() else known
-            found.append(total[some] * multiplier[some].reshape(column))
+            measured = slice(None) if known.all() else known
+            rows.append(total[measured] * multiplier[measured].reshape(column))
 
-        return np.concatenate(found)
+        return np.concatenate(rows)
 
     @cached_property
     def passes(self) -> TreePasses:
@@ -312,21 +330,25 @@ class TreeFactor(Factor):
         weighed[level] = values
         return self._solve(weighed)[level]
 
-    def _solve(self, weighed: Sequence[Any], known: Floats | None = None) -> list[Floats]:
-        """Return the estimates of all nodes from Σ w_v y_v by level; None for a level without measurements."""
-        tree, passes, column = self.levels, self.passes, (-1, *[1] * (weighed[-1].ndim - 1))
-        found, totals = self._pass_up(weighed)
+    def _solve(self, weighted: Sequence[Any], known: Floats | None = None) -> list[Floats]:
+        """Return the estimates of all nodes from Σ w_v y_v by level; None for a level without measurements.
+
+        Estimates from below are passed up, then the difference of a node from the sum of its children is passed down.
+        `known` are exact values of the highest level.
+        """
+        tree, passes, column = self.levels, self.passes, (-1, *[1] * (weighted[-1].ndim - 1))
+        estimates, totals = self._pass_up(weighted)
         if known is not None and self.known >= 0:
-            found[0] = known
+            estimates[0] = known
 
         for place, total in enumerate(totals):
             level = self._first + place
-            rest = (found[place] - total)[tree.parents[level]]
-            found[place + 1] = found[place + 1] + passes.gains[level].reshape(column) * rest
+            rest = (estimates[place] - total)[tree.parents[level]]
+            estimates[place + 1] = estimates[place + 1] + passes.gains[level].reshape(column) * rest
 
         for level in range(self._first - 1, -1, -1):
-            found.insert(0, tree.sum_children(found[0], level))
-        return found
+            estimates.insert(0, tree.sum_children(estimates[0], level))
+        return estimates
 
     def misfit(self, values: Floats, known: Floats) -> tuple[float, int]:
         """Return the χ² statistic of known nodes, from the measurements below them, and its degrees of freedom.
@@ -341,36 +363,36 @@ class TreeFactor(Factor):
         squares = (known - totals[0]) ** 2 / self.passes.sums[self.known]
         return float(squares.sum()), len(squares)
 
-    def _pass_up(self, weighed: Sequence[Any]) -> tuple[list[Floats], list[Floats]]:
+    def _pass_up(self, weighted: Sequence[Any]) -> tuple[list[Floats], list[Floats]]:
         """Return the estimates from the measurements at and below each node, and their sums over the children.
 
         Both are lists by level, from the highest one of the passes.
         """
-        passes, column = self.passes, (-1, *[1] * (weighed[-1].ndim - 1))
-        found, totals = [passes.below[-1].reshape(column) * weighed[-1]], list[Floats]()
+        passes, column = self.passes, (-1, *[1] * (weighted[-1].ndim - 1))
+        estimates, totals = [passes.below[-1].reshape(column) * weighted[-1]], list[Floats]()
         for level in range(self.levels.depth - 1, self._first - 1, -1):
-            totals.append(self.levels.sum_children(found[-1], level))
+            totals.append(self.levels.sum_children(estimates[-1], level))
             mean = totals[-1] / passes.sums[level].reshape(column)
-            own = mean if weighed[level] is None else weighed[level] + mean
-            found.append(passes.below[level].reshape(column) * own)
-        return found[::-1], totals[::-1]
+            combined = mean if weighted[level] is None else weighted[level] + mean
+            estimates.append(passes.below[level].reshape(column) * combined)
+        return estimates[::-1], totals[::-1]
 
     def _weighed(self, values: Floats) -> list[Any]:
-        """Return w_v y_v by level; None for a level that is not measured."""
+        """Return w_v y_v by level; None for a level that is not measured. `values` are y_v of all measured nodes."""
         scale, column, start = float(self._unit), (-1, *[1] * (values.ndim - 1)), 0
-        found: list[Any] = []
+        weighted: list[Any] = []
         for multiplier, known in zip(self.multipliers, self.measured, strict=True):
             number = int(known.sum())
             part, start = values[start : start + number], start + number
             if number == len(multiplier):
-                found.append(part * (multiplier * scale).reshape(column))
+                weighted.append(part * (multiplier * scale).reshape(column))
             elif number:
-                found.append(np.zeros((len(multiplier), *values.shape[1:])))
-                found[-1][known] = part * (multiplier[known] * scale).reshape(column)
+                weighted.append(np.zeros((len(multiplier), *values.shape[1:])))
+                weighted[-1][known] = part * (multiplier[known] * scale).reshape(column)
             else:
-                found.append(None)
+                weighted.append(None)
 
-        return found
+        return weighted
 
     def sparse_variance(self, nodes: Integers, weights: Floats, level: int) -> float:
         """Return the variance of Σ a_v x_v over some nodes of a level, each listed once, at unit noise variance."""
@@ -438,11 +460,11 @@ def split_levels(hierarchies: Sequence[Hierarchy], attributes: Sequence[str]) ->
 
 def implied_levels(hierarchies: Sequence[Hierarchy], attributes: Sequence[str]) -> dict[str, str]:
     """Return the levels in a set that follow from a deeper level of their hierarchy, with the deepest one."""
-    found = dict[str, str]()
+    implied = dict[str, str]()
     for hierarchy in hierarchies:
         levels = [name for name in hierarchy.names if name in attributes]
-        found |= dict.fromkeys(levels[:-1], levels[-1] if levels else "")
-    return found
+        implied |= dict.fromkeys(levels[:-1], levels[-1] if levels else "")
+    return implied
 
 
 def without_implied(hierarchies: Sequence[Hierarchy], attributes: Sequence[str]) -> AttributeSet:
@@ -474,9 +496,9 @@ def with_implied(domain: Domain, table: Floats, attributes: Sequence[str]) -> Fl
     implied = implied_levels(domain.hierarchies, attributes)
     kept = [name for name in attributes if name not in implied]
     for upper, lower in implied.items():
-        own = domain.hierarchy_of(lower)
-        assert own is not None
-        inside = own.ancestors(upper, lower) == np.arange(domain[upper].size)[:, None]
+        hierarchy = domain.hierarchy_of(lower)
+        assert hierarchy is not None
+        inside = hierarchy.ancestors(upper, lower) == np.arange(domain[upper].size)[:, None]
         axis, kept = kept.index(lower), [upper, *kept]
         table = table * inside.reshape([-1, *(inside.shape[1] if i == axis else 1 for i in range(table.ndim))])
     return table.transpose([kept.index(name) for name in attributes])
@@ -526,7 +548,7 @@ class TreeAccuracy(Accuracy):
         """Hierarchies of the domain with a measured level, the one that is not centred first."""
         named = {name for names in self.blocks.sets for name in names}
         used = [hierarchy for hierarchy in self.domain.hierarchies if named.intersection(hierarchy.names)]
-        return tuple(sorted(used, key=lambda one: one.names[-1] != self.main))
+        return tuple(sorted(used, key=lambda hierarchy: hierarchy.names[-1] != self.main))
 
     @cached_property
     def main(self) -> str:
@@ -534,9 +556,9 @@ class TreeAccuracy(Accuracy):
         for block in self.blocks:
             for name, factor in zip(block.attributes, block.factors, strict=True):
                 if isinstance(factor, TreeFactor) and not factor.centred:
-                    own = self.domain.hierarchy_of(name)
-                    assert own is not None
-                    return own.leaf
+                    hierarchy = self.domain.hierarchy_of(name)
+                    assert hierarchy is not None
+                    return hierarchy.leaf
         return ""
 
     @cached_property
@@ -547,10 +569,10 @@ class TreeAccuracy(Accuracy):
     def _block(self, index: int) -> tuple[AttributeSet, TreeResidualBlock]:
         block, names, levels = self.blocks[index], list[str](), dict[str, int]()
         for name, factor in zip(block.attributes, block.factors, strict=True):
-            own = self.domain.hierarchy_of(name) if isinstance(factor, TreeFactor) else None
-            names.append(name if own is None else own.leaf)
-            if own is not None:
-                levels[names[-1]] = own.position(name) + 1
+            hierarchy = self.domain.hierarchy_of(name) if isinstance(factor, TreeFactor) else None
+            names.append(name if hierarchy is None else hierarchy.leaf)
+            if hierarchy is not None:
+                levels[names[-1]] = hierarchy.position(name) + 1
 
         factors = dict(zip(names, block.factors, strict=True))
         residual = tuple(name for name in names if name != self.main)
@@ -635,20 +657,25 @@ class TreeAccuracy(Accuracy):
         return query
 
     def spanned(self, attributes: Sequence[str], query: Any) -> SpannedQuery:
+        """Return the query with its pieces: for each subset of its attributes the query centred on it.
+
+        Raises PlanError if the query has two levels of one hierarchy, or a piece was not measured.
+        """
         ordered, values = self._aligned(attributes, query)
-        if implied := implied_levels(self.hierarchies, ordered):
+        implied = implied_levels(self.hierarchies, ordered)
+        if implied:
             raise two_levels(implied)
 
         split, least = split_levels(self.hierarchies, ordered), NOTHING * np.abs(values).max()
-        found = list[tuple[AttributeSet, Floats]]()
+        pieces = list[tuple[AttributeSet, Floats]]()
         for residual in subsets(tuple(name for name in split.axes if name != self.main)):
             part = self.piece(split, residual, values[0])
             if np.abs(part).max() > least:
                 if self.missing(split, self.key(residual)):
                     raise out_of_span((*split.levels, *(name for name in residual if name not in split.levels)))
-                found.append((residual, part))
+                pieces.append((residual, part))
 
-        return SpannedQuery(ordered, values, tuple(found))
+        return SpannedQuery(ordered, values, tuple(pieces))
 
     def piece(self, query: TreeQuerySet, residual: Sequence[str], values: Floats) -> Floats:
         """Return the part of a query on a residual: axes outside it are averaged and keep the length 1."""
@@ -668,20 +695,20 @@ class TreeAccuracy(Accuracy):
         """
         if not level:
             return np.full(size, 1 / size)
-        others = tuple(one for one in self.key(residual) if not self._is_leaf(one))
+        others = tuple(attribute for attribute in self.key(residual) if not self._is_leaf(attribute))
         return self._spreads[others, name].profile(level)
 
     @cached_property
     def _spreads(self) -> Mapping[tuple[AttributeSet, str], TreeFactor]:
         """Deepest centred strategy on a hierarchy, by the other attributes of the residual and the hierarchy."""
-        found: dict[tuple[AttributeSet, str], TreeFactor] = {}
+        deepest: dict[tuple[AttributeSet, str], TreeFactor] = {}
         for residual, block in self.by_residual.items():
-            others = tuple(one for one in residual if not self._is_leaf(one))
+            others = tuple(attribute for attribute in residual if not self._is_leaf(attribute))
             for name in block.levels:
-                own, key = block.factors[name], (others, name)
-                if isinstance(own, TreeFactor) and (key not in found or own.cells > found[key].cells):
-                    found[key] = own
-        return found
+                factor, key = block.factors[name], (others, name)
+                if isinstance(factor, TreeFactor) and (key not in deepest or factor.cells > deepest[key].cells):
+                    deepest[key] = factor
+        return deepest
 
     def _is_leaf(self, name: str) -> bool:
         return any(name == hierarchy.leaf for hierarchy in self.hierarchies)
@@ -739,10 +766,14 @@ class TreeAccuracy(Accuracy):
         return total
 
     def _product_variances(self, families: Mapping[str, Family]) -> Floats:
+        """Return the variances of all products of the families' queries, one axis for the queries of each attribute.
+
+        A level that follows from a deeper one of its hierarchy is left out first, and added as cells that are 0.
+        """
         reduced = without_implied(self.hierarchies, tuple(families))
         if len(reduced) < len(families):
-            own = self._product_variances({name: families[name] for name in reduced})
-            return with_implied(self.domain, own, tuple(families))
+            variances = self._product_variances({name: families[name] for name in reduced})
+            return with_implied(self.domain, variances, tuple(families))
 
         query = self.check_spanned(tuple(families))
         total = np.zeros(tuple(family.count(self.domain[name].size) for name, family in families.items()))
@@ -753,15 +784,16 @@ class TreeAccuracy(Accuracy):
         return total
 
     def _product_error(self, families: Mapping[str, Family]) -> float:
+        """Return the sum of the variances of all products of the families' queries."""
         reduced = without_implied(self.hierarchies, tuple(families))
         families = {name: families[name] for name in reduced}
         query = self.check_spanned(reduced)
-        return math.fsum(
-            block.scale
-            * self._root(query, block)
-            * math.prod(float(own.sum()) for own in self._vectors(query, families, residual, block))
-            for residual, block in self.inside(query)
-        )
+        errors = []
+        for residual, block in self.inside(query):
+            vectors = self._vectors(query, families, residual, block)
+            total = math.prod(float(variances.sum()) for variances in vectors)
+            errors.append(block.scale * self._root(query, block) * total)
+        return math.fsum(errors)
 
     def _vectors(
         self,
@@ -772,7 +804,7 @@ class TreeAccuracy(Accuracy):
         below: bool = False,
     ) -> list[Floats]:
         """Return the variances of the queries of every axis at scale 1; `below`: see `variances_below`."""
-        found = []
+        variances = []
         for (name, family), axis in zip(families.items(), query.axes, strict=True):
             level = query.levels.get(axis, 0)
             if level and not family.is_identity:
@@ -780,14 +812,14 @@ class TreeAccuracy(Accuracy):
 
             factor = block.factors.get(axis) if axis in residual or axis == self.main else None
             if isinstance(factor, TreeFactor):
-                found.append((factor.passes.below if below else factor.passes.variances)[level])
+                variances.append((factor.passes.below if below else factor.passes.variances)[level])
             elif factor is not None:
-                found.append(factor.quadratics(family))
+                variances.append(factor.quadratics(family))
             else:
                 size = self.domain[name].size
-                found.append(family.answers(self.profile(axis, level, size, residual), 0) ** 2)
+                variances.append(family.answers(self.profile(axis, level, size, residual), 0) ** 2)
 
-        return found
+        return variances
 
     def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         return np.array([self.variance(attributes, query) for query in part.queries(attributes)])
