@@ -96,8 +96,8 @@ def check_division(job: Job, content: Mapping[str, Any]) -> None:
     """Raise JobError for a stored division that no stage has written."""
     shares = content.get("shares")
     valid = isinstance(shares, dict) and set(shares) == set(job.shares) and all(
-        isinstance(one, float | int) and math.isfinite(one) and (one == 0 or LEAST_SHARE <= one <= 1)
-        for one in shares.values()
+        isinstance(share, float | int) and math.isfinite(share) and (share == 0 or LEAST_SHARE <= share <= 1)
+        for share in shares.values()
     )  # fmt: skip
     if not valid:
         raise JobError("run directory", f"{FILE} has other shares than a stage wrote", "the unmodified file",
@@ -118,21 +118,21 @@ def is_open(job: Job, link: LinkSection) -> bool:
 
 def with_bounds(job: Job, bounds: Mapping[str, int]) -> Job:
     """Return the job with these bounds of some links."""
-    links = [one.model_copy(update={"max_degree": bounds[one.called]}) if one.called in bounds else one
-             for one in job.link]  # fmt: skip
+    links = [link.model_copy(update={"max_degree": bounds[link.called]}) if link.called in bounds else link
+             for link in job.link]  # fmt: skip
     job = job.model_copy(update={"link": links})
-    vars(job).pop("joined", None)  # has the sections of the links
+    vars(job).pop("joined", None)  # the cached joins have the sections of the links
     return job
 
 
 def check_open_bounds(job: Job) -> None:
     """Raise JobError for a bound that no first measurement can choose."""
-    link = next((one for one in job.link if one.max_degree == OPEN), None)
+    link = next((section for section in job.link if section.max_degree == OPEN), None)
     if link is None:
         return
-    unbounded = job.tables[link.parent].public or link.parent in side_tables(job)
-    own = unbounded or link.parent == link.child or link.protects == "both"
-    if own or not has_first_measurement(job):
+    has_no_units = job.tables[link.parent].public or link.parent in side_tables(job)
+    impossible = has_no_units or link.parent == link.child or link.protects == "both"
+    if impossible or not has_first_measurement(job):
         raise JobError(f"link {link.called}: max_degree", '"private"', "an integer, or a link of a private parent with"
                        " another table in a job whose budget is divided (budget.method = \"planned\")",
                        "state a bound that does not come from the data")  # fmt: skip
@@ -178,8 +178,9 @@ class Allocation:
     measured: bool
 
     def to_dict(self) -> dict[str, Any]:
-        strengths = {name: dict(zip(("ones", "pairs"), one.scales, strict=True))
-                     for name, one in self.known.strengths.items()}  # fmt: skip
+        """Return the division as it is stored; strengths of links are scales of one-way and of pairwise effects."""
+        strengths = {name: dict(zip(("ones", "pairs"), strength.scales, strict=True))
+                     for name, strength in self.known.strengths.items()}  # fmt: skip
         return {"measured": self.measured, "shares": dict(self.shares), "rows": dict(self.known.rows),
                 "links": dict(self.known.links), "strengths": strengths, "errors": dict(self.errors),
                 "random_links": dict(self.random)}  # fmt: skip
@@ -236,7 +237,11 @@ class Divisible:
         return float(link.links or rows.get(link.parent, USUAL_ROWS) * math.sqrt(link.bound))
 
     def divide(self, known: KnownSizes, measured: bool) -> Allocation:
-        """Return the best shares for these numbers of rows and links."""
+        """Return the best shares of the budget for these numbers of rows and links.
+
+        The first measurement, if they were `measured`, has used a part of the budget; the problem divides the rest.
+        Shares that the job states are fixed.
+        """
         job, first = self.job, first_share(self.job) if measured else 0.0
         problem = self._problem(known, job.total_budget.amount * (1 - first))
         fixed = {name: share / (1 - first) for name, share in job.given_shares.items()} | self._equal_parts()
@@ -261,13 +266,19 @@ class Divisible:
 
     @property
     def chains(self) -> dict[str, ChainErrors]:
-        """Return the pairs of links from a private table to the children of its children."""
-        children = [link for link in self.neighbours.above.values() if link.parent != link.child]
-        return {f"{one.parent} to {two.child} ({one.called}, {two.called})":
-                ChainErrors(one.called, two.called, cross_cells(self.sizes(one.parent), self.sizes(two.child)))
-                for one in children for two in children if one.child == two.parent}  # fmt: skip
+        """Pairs of links from a private table to the children of its children, by a description."""
+        links = [link for link in self.neighbours.above.values() if link.parent != link.child]
+        chains = {}
+        for upper in links:
+            for lower in links:
+                if upper.child == lower.parent:
+                    name = f"{upper.parent} to {lower.child} ({upper.called}, {lower.called})"
+                    cells = cross_cells(self.sizes(upper.parent), self.sizes(lower.child))
+                    chains[name] = ChainErrors(upper.called, lower.called, cells)
+        return chains
 
     def _link(self, link: LinkSection, known: KnownSizes, amount: float) -> LinkErrors:
+        """Return the expected errors of a link by its share: what its sums show of the links at several amounts."""
         name, ends = link.called, (self.sizes(link.parent), self.sizes(link.child))
         whole = LinkBudget(with_shares(self.job, {f"links.{name}": 1.0}), self.neighbours, link.model_copy(
             update={"counts": None, "order_by": None, "parents": None}))  # fmt: skip

@@ -111,6 +111,7 @@ class Filed(Settings):
     @field_validator("delimiter")
     @classmethod
     def _one_letter(cls, value: str | None) -> str | None:
+        """Refuse a delimiter that is not one ASCII character, or that is a quote or the end of a line."""
         if value is not None and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
             raise ValueError(JobError("data.delimiter", safe_repr(value), "one ASCII character, for example ; or a tab",
                                       "convert files with a longer delimiter"))  # fmt: skip
@@ -119,6 +120,7 @@ class Filed(Settings):
     @field_validator("decimal", "thousands", "escape")
     @classmethod
     def _one_mark(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Refuse a mark that is not one character of those that its setting permits."""
         takes = {"decimal": "a comma or a point", "thousands": "a point, comma, blank, apostrophe or _",
                  "escape": "one ASCII character, for example \\"}[str(info.field_name)]  # fmt: skip
         marks = {"decimal": ",.", "thousands": ".,'_ \u00a0\u202f"}.get(str(info.field_name), "")
@@ -167,7 +169,7 @@ class Filed(Settings):
 
     @model_validator(mode="after")
     def _named(self) -> Filed:
-        """Refuse names without `header = false`, and the reverse."""
+        """Refuse settings of a text file that contradict each other, and a version of other files."""
         if (self.header is False) != (self.names is not None):
             raise ValueError("header = false and names require each other")
         if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
@@ -290,14 +292,14 @@ def below(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def places_of(stated: Mapping[str, Any], read: Mapping[str, Any]) -> Places:
     """Return the absolute paths of a job that was read, mapped to the relative ones that it states."""
-    pairs = zip(_texts(stated), _texts(read), strict=True)
-    found = {
-        after: before if is_database(before) else slashed(os.path.normpath(before.removeprefix("file://")))
-        for before, after in pairs
-        if before != after
-    }
-    return {after: before for after, before in found.items() if (not os.path.isabs(before) and not is_url(before))
-            or is_database(before)}  # fmt: skip
+    places = {}
+    for before, after in zip(_texts(stated), _texts(read), strict=True):
+        if before != after and is_database(before):
+            places[after] = before
+        elif before != after:
+            places[after] = slashed(os.path.normpath(before.removeprefix("file://")))
+    return {after: path for after, path in places.items()
+            if is_database(path) or not (os.path.isabs(path) or is_url(path))}  # fmt: skip
 
 
 def relocated(content: Mapping[str, Any], places: Mapping[str, str], folder: str) -> dict[str, Any]:

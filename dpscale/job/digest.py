@@ -52,5 +52,5 @@ def job_digest(job: Job, domain: Domain | None = None, version: int = DIGEST_VER
             content["discover"] = {"share": SHARE} | content["discover"]
 
     stated = identity_of(content, job.places) if version > 1 else mapped(content, job.former)
-    domains = [one.digest for one in job.declared.values()] if domain is None else domain.digest
+    domains = [declared.digest for declared in job.declared.values()] if domain is None else domain.digest
     return hashlib.sha256(json.dumps([stated, domains], sort_keys=True).encode()).hexdigest()

@@ -70,7 +70,7 @@ DEFAULTS: dict[str, Any] = {"mechanism": {}, "reconstruct": {}, "output": {}}
 
 
 def from_short(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a job in the short form with its sections in [tables.data]."""
+    """Return the content of a job in the short form as that of several tables: its sections are in [tables.data]."""
     data = content["data"]
     sections = {name: section for name, section in content.items() if name in TABLE_SECTIONS}
     table = {"snapshot": "content", **data, **DEFAULTS, **sections} if isinstance(data, Mapping) else data
@@ -118,11 +118,12 @@ def without_budget(content: dict[str, Any], links: Sequence[str]) -> dict[str, A
 
 
 def _former_shares(shares: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: value for name, value in shares.items() if name not in FORMER}
+    """Return the shares of [budget] under the sections and keys in which earlier versions had them."""
+    former: dict[str, Any] = {name: value for name, value in shares.items() if name not in FORMER}
     for name, (section, key) in FORMER.items():
         if name in shares:
-            found.setdefault(section, {})[key] = shares[name]
-    return found
+            former.setdefault(section, {})[key] = shares[name]
+    return former
 
 
 def with_budget(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,8 +138,10 @@ def with_budget(content: Mapping[str, Any]) -> dict[str, Any]:
         links = {_name_of(link): {"share": link.pop("share")} for link in stored.get("link", ()) if "share" in link}
         joins = {name: {key: join.pop(key) for key in ("share", "cut") if key in join}
                  for name, join in stored.get("joins", {}).items()}  # fmt: skip
-        found = {"tables": tables, "links": links, "joins": joins}
-        budget |= {kind: given for kind, all_of in found.items() if (given := {k: v for k, v in all_of.items() if v})}
+        for kind, shares in (("tables", tables), ("links", links), ("joins", joins)):
+            stated = {name: share for name, share in shares.items() if share}
+            if stated:
+                budget[kind] = stated
     return {"budget": budget, **stored} if budget else stored
 
 
@@ -165,8 +168,9 @@ def check_sections(content: Mapping[str, Any], is_short: bool) -> None:
     _refuse_others("privacy", content.get("privacy"), given=["unit"])
     if isinstance(content.get("mechanism"), str):
         raise JobError("mechanism", f"{content['mechanism']!r}: it should be a table", "", "fix it")
-    if missing := next((name for name in ("data", "privacy", "workload") if name not in content), None):
-        raise JobError(missing, "missing", "a value", "add it to the job file")
+    missing = [name for name in ("data", "privacy", "workload") if name not in content]
+    if missing:
+        raise JobError(missing[0], "missing", "a value", "add it to the job file")
 
 
 def _items(content: Any) -> Any:
@@ -177,13 +181,13 @@ def _refuse_others(where: str, section: Any, keys: Sequence[str] = (), given: Co
     """Raise JobError for a key that is not one of `keys`, or for one of those that only the other form has."""
     for key, _ in _items(section):
         if key in given or (keys and key not in keys):
-            known = keys or [one for one in accepted_keys(tuple(where.split("."))) if one not in given]
+            known = keys or [name for name in accepted_keys(tuple(where.split("."))) if name not in given]
             raise JobError(f"{where}.{key}".strip("."), "unknown key", ", ".join(known), nearest(str(key), known))
 
 
 def accepted_keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the keys of a section, in the form of several tables."""
-    names = [one for one in location if isinstance(one, str)]
+    names = [part for part in location if isinstance(part, str)]  # without positions in lists
     if names[0] in ("tables", "joins"):  # the second is the name of the table or join
         names = names[:1] + names[2:]
     if names[0] == "budget":
@@ -204,15 +208,19 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
     keys : sequence of str
         Names of the sections of a job.
     """
-    faults = [one for one in error.errors() if one["loc"][-1:] != ("str",)] or error.errors()  # "str": a mere name
-    unknown = [one for one in faults if one["type"] == "extra_forbidden"]  # a misspelt key is also missing
+    faults = [fault for fault in error.errors() if fault["loc"][-1:] != ("str",)]  # "str": a mere name
+    faults = faults or error.errors()
+    unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]  # a misspelt key is also missing
     fault = (unknown or faults)[0]
-    location = tuple(one for one in fault["loc"] if one not in ("MechanismTable", "str"))
+
+    location = tuple(part for part in fault["loc"] if part not in ("MechanismTable", "str"))
     stated = _stated(location) if is_short else location
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
     if isinstance(refused, JobError):  # raised by a validator, which does not know the name of the table
         table = ".".join(map(str, stated[:2])) if stated[0] == "tables" else "data"
         return JobError(refused.field.replace("data", table, 1), refused.got, refused.takes, refused.remedy)
+
+    # parts of the location that pydantic adds for alternatives are no keys
     named = [str(part) for part in stated if "[" not in str(part) and "constrained" not in str(part)]
     where = ".".join(named) or "job"
     if fault["type"] == "extra_forbidden":

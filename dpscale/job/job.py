@@ -145,16 +145,16 @@ class Job(Settings):
 
     def _with_references(self) -> Job:
         """Return the job with the links between public tables apart, because nothing is measured for them."""
-        public = {name for name, one in self.tables.items() if one.public}
-        found = [one for one in self.link if one.via is None and {one.parent, one.child} <= public]
-        if not found:
+        public = {name for name, section in self.tables.items() if section.public}
+        references = [link for link in self.link if link.via is None and {link.parent, link.child} <= public]
+        if not references:
             return self
-        left = [one for one in self.link if one not in found]
-        return self.model_copy(update={"link": left, "reference": [*(self.reference or ()), *found]})
+        measured = [link for link in self.link if link not in references]
+        return self.model_copy(update={"link": measured, "reference": [*(self.reference or ()), *references]})
 
     def _check_named(self) -> None:
         """Raise JobError for tables in an object store without a dataset name; they may have no common folder."""
-        places = [one.path for one in self.tables.values()] + [one.via or "" for one in self.link]
+        places = [table.path for table in self.tables.values()] + [link.via or "" for link in self.link]
         if self.privacy.dataset is None and any(map(is_url, places)):
             raise JobError("privacy.dataset", "missing", "a name if tables are in an object store", "set it")
 
@@ -256,8 +256,12 @@ class Job(Settings):
         """Return the job as the content of a job file, in the form in which it was stated."""
         content = self.model_dump(exclude_none=True)
         budget = {name: value for name, value in content.pop("budget").items() if value}
-        content |= {"synthesize": {"types": self.synthesize.types}} | ({"budget": budget} if budget else {})
-        content |= {"about": about} if (about := content.pop("about")) else {}
+        content["synthesize"] = {"types": self.synthesize.types}
+        if budget:
+            content["budget"] = budget
+        about = content.pop("about")
+        if about:
+            content["about"] = about
         return to_short(content) if self.is_short else content
 
     def _check(self) -> None:
@@ -265,27 +269,34 @@ class Job(Settings):
         if self.privacy.noise != GAUSSIAN:
             raise JobError("privacy.delta", "epsilon without delta for several tables", "epsilon with delta, or rho",
                            "add delta")  # fmt: skip
-        names = [one.called for one in self.foreign_keys]
-        if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
-            raise JobError("link.name", f"{twice!r} twice", "distinct names", "set name for one of the links")
-        if taken := next((one.called for one in self.link if one.via and one.called in self.tables), None):
-            raise JobError("link.name", f"{taken!r}, which is a table", "a different name for a table of pairs",
+
+        names = [link.called for link in self.foreign_keys]
+        twice = [name for i, name in enumerate(names) if name in names[:i]]
+        if twice:
+            raise JobError("link.name", f"{twice[0]!r} twice", "distinct names", "set name for one of the links")
+        taken = [link.called for link in self.link if link.via and link.called in self.tables]
+        if taken:
+            raise JobError("link.name", f"{taken[0]!r}, which is a table", "a different name for a table of pairs",
                            "set name")  # fmt: skip
-        ends = [(link, end) for link in self.foreign_keys for end in (link.parent, link.child)]
-        if absent := next(((link, end) for link, end in ends if end not in self.tables), None):
-            raise JobError(f"link {absent[0].called}", f"a table {absent[1]!r}", ", ".join(self.tables),
-                           nearest(absent[1], list(self.tables)))  # fmt: skip
-        for name, one in self.tables.items():
-            if one.synthesize is not None and one.synthesize.weights:
+        for link in self.foreign_keys:
+            for end in (link.parent, link.child):
+                if end not in self.tables:
+                    raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
+                                   nearest(end, list(self.tables)))  # fmt: skip
+
+        for name, section in self.tables.items():
+            if section.synthesize is not None and section.synthesize.weights:
                 raise JobError(f"tables.{name}.synthesize.weights", "true, but a row represents one record",
                                "rows without weights", "remove it")  # fmt: skip
             check_distinct(self, f"tables.{name}.key", self.key(name), name)
         check_columns(self)
         check_searches(self)
-        for at, link in enumerate(self.foreign_keys):
-            check_counts(self, link, names[:at])
+
+        for number, link in enumerate(self.foreign_keys):
+            earlier = names[:number]
+            check_counts(self, link, earlier)
             check_keys(self, link)
-            check_history(self, link, names[:at])
+            check_history(self, link, earlier)
             check_order(self, link)
             if link.via is None:
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
@@ -293,7 +304,8 @@ class Job(Settings):
         check_formats(self)
         _ = self.joined, self.linked_rules  # refuse parts without exactly one join, and rules of tables without a link
         self._check_budget()
-        if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
+        total = sum(self.given_shares.values())
+        if total > 1 + LEAST_PRIVATE:
             raise JobError("budget", f"shares of {total:g} in total", "a total of at most 1", "lower them")
 
     def _check_budget(self) -> None:
@@ -307,9 +319,12 @@ class Job(Settings):
     def given_shares(self) -> dict[str, float]:
         """Shares that the job states, and those of joins without one: a part of the remainder, equal for all parts."""
         stated: dict[str, LinkShare | None] = {f"tables.{name}": self.budget.tables.get(name) for name in self.tables}
-        stated |= {f"links.{one.called}": self.budget.links.get(one.called) for one in self.link}
-        stated |= {f"joins.{name}": one for name, one in self.budget.joins.items()}
-        given = {name: one.share for name, one in stated.items() if one is not None and one.share is not None}
+        stated |= {f"links.{link.called}": self.budget.links.get(link.called) for link in self.link}
+        stated |= {f"joins.{name}": section for name, section in self.budget.joins.items()}
+        given = {}
+        for name, section in stated.items():
+            if section is not None and section.share is not None:
+                given[name] = section.share
         others = [name for name in self.pieces if name not in given]
         each = max(1 - sum(given.values()), 0.0) / max(len(others), 1)
         joins = [name for name in others if name.startswith("joins.")] if each > LEAST_PRIVATE else []
@@ -325,19 +340,20 @@ class Job(Settings):
     def shares(self) -> dict[str, float]:
         """Budget share of each component: as given; the remainder is divided equally among the others."""
         pieces, given = self.pieces, self.given_shares
-        left, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
-        if others and left <= LEAST_PRIVATE:
+        remainder, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
+        if others and remainder <= LEAST_PRIVATE:
             raise JobError("budget", f"no remainder for {others[0]}", "shares with a remainder for the other"
                            " components", "lower the shares, or set this one")  # fmt: skip
-        return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
+        return {name: given.get(name, remainder / max(len(others), 1)) for name in pieces}
 
     def _resolved(self, folder: Path) -> Job:
-        tables = {name: one.resolved(folder) for name, one in self.tables.items()}
-        links = [
-            one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
-        ]
+        """Return the job with absolute paths; relative ones start at `folder`."""
+        tables = {name: section.resolved(folder) for name, section in self.tables.items()}
+        links = []
+        for link in self.link:
+            links.append(link if link.via is None else link.model_copy(update={"via": located(folder, link.via)}))
         privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
-        parts = self.workload and [one.resolved(folder) for one in self.workload]
+        parts = self.workload and [part.resolved(folder) for part in self.workload]
         return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy, "workload": parts})
 
 
@@ -352,6 +368,7 @@ def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) ->
 
 
 def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
+    """Return the content of a job file and its folder. Raises JobError if it cannot be read or is not TOML."""
     if not is_path(source):
         raise JobError("job", safe_repr(source), "the path of a job file, or its content as a dict", "pass one of them")
     path = place(source, "job")

@@ -91,19 +91,23 @@ class JoinJob(TableJob):
 
     def read_domain(self) -> Domain:
         """Return the attributes of the join; rules and public totals of the tables are left out."""
-        found: dict[str, Attribute] = {}
+        attributes: dict[str, Attribute] = {}
         base = Domain.read(self.data.domain) if self.join.attributes else None
         for name, source in self.join.attributes.items():
             assert base is not None
-            found[name] = renamed(base[source], name)
-        for one in self.join.lookups:
-            domain = None if one.domain is None else Domain.read(one.domain)
-            for name, source in one.attributes.items():
-                number = name in (self.join.numbers or ())
-                found[name] = counting(name, source, one.bound or 0, number) if one.bound is not None or (
-                    domain is None) else renamed(domain[source], name)  # fmt: skip
+            attributes[name] = renamed(base[source], name)
+
+        for lookup in self.join.lookups:
+            domain = None if lookup.domain is None else Domain.read(lookup.domain)
+            for name, source in lookup.attributes.items():
+                if lookup.bound is not None or domain is None:  # a number of children, or whether they are cut
+                    is_number = name in (self.join.numbers or ())
+                    attributes[name] = counting(name, source, lookup.bound or 0, is_number)
+                else:
+                    attributes[name] = renamed(domain[source], name)
+
         squared = [name for part in self.workload for name in part.squared]
-        return Domain(found.values()).for_rows_per_unit(self.data.max_rows_per_unit or 1).with_squares(squared)
+        return Domain(attributes.values()).for_rows_per_unit(self.data.max_rows_per_unit or 1).with_squares(squared)
 
 
 def counting(name: str, kind: str, bound: int, number: bool) -> Attribute:
@@ -124,15 +128,18 @@ def join_job(job: Job, neighbours: NeighbourRelation, name: str) -> JoinJob:
     join, section = job.joined[name], (job.joins or {}).get(name)
     _check_relation(job, neighbours, join)
     unit, bound = _unit(job, neighbours, join)
-    attributes = {own: split_name(own)[1] for own in join.requested
-                  if split_name(own)[0] == join.base and not _is_counted(join, own)}  # fmt: skip
+    attributes = {}  # of the base, by their name in the join
+    for requested in join.requested:
+        table, attribute = split_name(requested)
+        if table == join.base and not _is_counted(join, requested):
+            attributes[requested] = attribute
     lookups = _lookups(job, join)
-    known = {*attributes, *(own for one in lookups for own in one["attributes"])}
+    known = {*attributes, *(name for lookup in lookups for name in lookup["attributes"])}
     settings: dict[str, Any] = {
         "attributes": attributes,
         "lookups": lookups,
         "bound": bound,
-        "pair": None if join.pairs is None else [column for own in job.ends(join.pairs) for column in own],
+        "pair": None if join.pairs is None else [column for key in job.ends(join.pairs) for column in key],
         "numbers": sorted(join.numbers & known),
         "owned": plain_key(job.key(join.base)) if join.counted and join.base != neighbours.root else None,
     }
@@ -153,13 +160,17 @@ def _with_settings(
     share: float,
     stated: JoinSection,
 ) -> JoinJob:
-    """Return the job of a join of these files at a share of the budget."""
+    """Return the job of a join at a share of the budget.
+
+    `data` are the keys of its files and unit, `settings` those of the join; mechanism, reconstruction and output are
+    those that the job states for the join.
+    """
     section = TableSection.model_validate({**data, "workload": workload}).model_copy(
         update={"mechanism": stated.mechanism or MechanismTable(), "reconstruct": stated.reconstruct,
                 "output": stated.output})  # fmt: skip
-    whole = part_job(job, section, job.total_budget.amount * share, TableShares())
+    part = part_job(job, section, job.total_budget.amount * share, TableShares())
     join = JoinSettings.model_validate({key: value for key, value in settings.items() if value is not None})
-    return JoinJob(whole.data, whole.privacy, whole.engine, whole.shares, whole.dataset, join=join)
+    return JoinJob(part.data, part.privacy, part.engine, part.shares, part.dataset, join=join)
 
 
 def _is_counted(join: Join, name: str) -> bool:
@@ -170,7 +181,7 @@ def _is_counted(join: Join, name: str) -> bool:
 
 def _cut_parts(join: Join) -> list[dict[str, Any]]:
     """Return the parts that count the parents whose children are cut, unless the job has them."""
-    given = {tuple(own) for part in join.parts for own in part.attributes or []}
+    given = {tuple(names) for part in join.parts for names in part.attributes or []}
     cut = [name for name in join.requested if split_name(name)[1] == CUT and _is_counted(join, name)]
     return [{"family": MARGINAL.name, "attributes": [[name]]} for name in cut if (name,) not in given]
 
@@ -191,10 +202,10 @@ def _check_relation(job: Job, neighbours: NeighbourRelation, join: Join) -> None
                        "remove it: the children of such a row belong to many units")  # fmt: skip
     for link in join.counted:
         paths = ascents(job, link, join.base)
-        if len(paths) > 1 or any(neighbours.above.get(one.source) is not one.link for one in paths[0]):
+        if len(paths) > 1 or any(neighbours.above.get(edge.source) is not edge.link for edge in paths[0]):
             raise JobError("workload.per", f"rows of {link.called}, which belong to {join.base} in several ways or not"
                            " at all", "children of its rows, and their children", "remove it")  # fmt: skip
-    if join.counted and join.base in (one.child for one in join.counted):
+    if join.counted and join.base in (link.child for link in join.counted):
         raise JobError("workload.per", f"rows of {join.base} that refer to each other", "children in another table",
                        "remove it: their number depends on other units' rows")  # fmt: skip
     for edge in join.edges:
@@ -202,15 +213,19 @@ def _check_relation(job: Job, neighbours: NeighbourRelation, join: Join) -> None
         if private and neighbours.above.get(edge.source) is not edge.link:
             raise JobError("workload.attributes", f"{edge.target}, rows of other units than those of {edge.source}",
                            "rows of one unit", "leave the table out")  # fmt: skip
-    number = next((one for one in join.numbers if one in (own for part in join.parts for names in part.attributes or []
-                                                          for own in names)), None)  # fmt: skip
+    in_sets = {name for part in join.parts for names in part.attributes or [] for name in names}
+    number = next((name for name in join.numbers if name in in_sets), None)
     if number is not None:
         raise JobError("workload.of", f"{number!r}, which is also an attribute of a set", "one of them in a join",
                        "set name for one of the parts, which is then a join of its own")  # fmt: skip
 
 
 def _unit(job: Job, neighbours: NeighbourRelation, join: Join) -> tuple[dict[str, Any], int | None]:
-    """Return the privacy unit of the join, and the number of its rows that are counted."""
+    """Return the settings of the privacy unit of the join, and the number of its rows that are counted.
+
+    If neighbours replace rows, a pair of keys is the unit, of which one row counts, and a replaced row changes up to
+    twice its bound of pairs.
+    """
     link = join.pairs
     if neighbours.replaces:
         assert link is not None  # other links do not protect both ends
@@ -241,11 +256,14 @@ def _lookups(job: Job, join: Join) -> list[dict[str, Any]]:
 
 
 def _row_lookup(job: Job, join: Join, edge: Edge) -> dict[str, Any]:
-    sources = [one.target for one in join.edges]
-    wanted = {name: split_name(name)[1] for name in join.requested
-              if split_name(name)[0] == edge.target and not _is_counted(join, name)}  # fmt: skip
+    """Return the section of the rows that an edge leads to; `source` is the number of the lookup before it, or -1."""
+    sources, attributes = [other.target for other in join.edges], {}
+    for name in join.requested:
+        table, attribute = split_name(name)
+        if table == edge.target and not _is_counted(join, name):
+            attributes[name] = attribute
     return {"source": -1 if edge.source == join.base else sources.index(edge.source), "at": list(edge.at),
-            "attributes": wanted, **_table(job, edge.link, edge.target)}  # fmt: skip
+            "attributes": attributes, **_table(job, edge.link, edge.target)}  # fmt: skip
 
 
 def _table(job: Job, link: LinkSection, name: str) -> dict[str, Any]:
@@ -258,13 +276,19 @@ def _table(job: Job, link: LinkSection, name: str) -> dict[str, Any]:
 
 def _count_lookups(job: Job, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
     """Return the section of the children of a link, after that of the other end of pairs."""
-    first, [path] = job.ends(link)[0], ascents(job, link, join.base)
-    hops = [{"path": job.tables[one.source].path, "key": plain_key(job.key(one.source)), "unit": plain_key(one.at),
-             **job.tables[one.source].format_settings} for one in path]  # fmt: skip
-    bound = math.prod([link.bound, *(one.link.bound for one in path)])
-    names = {name: split_name(name)[1] for name in join.requested
-             if _is_counted(join, name) and split_name(name)[0] in (link.called, link.child)}  # fmt: skip
-    content: dict[str, Any] = {"link": link.called, "at": list(job.key(join.base)), "key": list(first),
+    (to_parent, _), [path] = job.ends(link), ascents(job, link, join.base)
+    hops = []  # tables between the child's parent and the base
+    for edge in path:
+        table = job.tables[edge.source]
+        hops.append({"path": table.path, "key": plain_key(job.key(edge.source)), "unit": plain_key(edge.at),
+                     **table.format_settings})  # fmt: skip
+    bound = math.prod([link.bound, *(edge.link.bound for edge in path)])
+    names = {}
+    for name in join.requested:
+        table_or_link, attribute = split_name(name)
+        if _is_counted(join, name) and table_or_link in (link.called, link.child):
+            names[name] = attribute
+    content: dict[str, Any] = {"link": link.called, "at": list(job.key(join.base)), "key": list(to_parent),
                                "attributes": names, "bound": bound,
                                "policies": [job.tables[join.base].nulls, link.read_nulls],
                                **({"through": hops} if hops else {})}  # fmt: skip
@@ -298,11 +322,14 @@ def cut_joins(job: Job, neighbours: NeighbourRelation) -> dict[str, float]:
     """Return the joins whose rows beyond the bound are counted, with the part of their share for it."""
     if neighbours.replaces:
         return {}
-    given = {name: job.budget.joins.get(name, JoinShare()).cut for name in job.joined}
-    found = {name: CUT_SHARE if share is None else share for name, share in given.items()}
-    return {name: share for name, share in found.items()
-            if share and not job.joined[name].counted
-            and job.joined[name].base not in (neighbours.root, *neighbours.sides)}  # fmt: skip
+    shares = {}
+    for name, join in job.joined.items():
+        stated = job.budget.joins.get(name, JoinShare()).cut
+        share = CUT_SHARE if stated is None else stated
+        is_bounded = join.base not in (neighbours.root, *neighbours.sides)
+        if share and not join.counted and is_bounded:
+            shares[name] = share
+    return shares
 
 
 def cut_share(job: Job, neighbours: NeighbourRelation, name: str) -> float:
@@ -333,12 +360,13 @@ def _excess_lookups(job: Job, neighbours: NeighbourRelation, name: str, number: 
     """Return the sections that count the rows of a join by the row of the root to which they belong."""
     join = job.joined[name]
     link = join.pairs or neighbours.above[join.base]
-    root, bound = str(neighbours.root), _unit(job, neighbours, join)[1]
-    hops = unit_hops(job, neighbours, link)
+    root = str(neighbours.root)
+    _, bound = _unit(job, neighbours, join)
+    hops, (to_parent, _) = unit_hops(job, neighbours, link), job.ends(link)
     content: dict[str, Any] = {
         "link": link.called,
         "at": list(job.key(root)),
-        "key": list(job.ends(link)[0]),
+        "key": list(to_parent),
         "attributes": {f"{name}.{EXCESS}": EXCESS, f"{name}.{CUT}": CUT},
         "bound": bound,
         "policies": [job.tables[root].nulls, link.read_nulls],

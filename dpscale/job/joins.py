@@ -74,7 +74,11 @@ class Join:
     def requested(self) -> list[str]:
         """Attributes of all parts, and for counted children whether they are cut."""
         names = dict.fromkeys(name for part in self.parts for name in part.requested)
-        cut = [f"{split_name(name)[0]}.{CUT}" for name in names if split_name(name)[1] == COUNT and self.counted]
+        cut = []
+        for name in names:
+            table, attribute = split_name(name)
+            if attribute == COUNT and self.counted:
+                cut.append(f"{table}.{CUT}")
         return list(names | dict.fromkeys(cut))
 
     @property
@@ -101,23 +105,26 @@ def resolve_joins(job: TablesOfJob) -> dict[str, Join]:
     """Return the joins of a job by name. Raises JobError for a part without exactly one join."""
     joins: dict[str, Join] = {}
     for part in job.workload or []:
-        made = _join_of(job, part)
-        joins[made.name] = _combined(joins.get(made.name, made), made, part.name is not None)
-        joins[made.name].parts.append(part)
-    if unknown := next((name for name in job.joins or {} if name not in joins), None):
-        raise JobError(f"joins.{unknown}", "no join of the workload", ", ".join(joins) or "a workload over tables",
-                       nearest(unknown, list(joins)))  # fmt: skip
+        of_part = _join_of(job, part)
+        name = of_part.name
+        joins[name] = _combined(joins.get(name, of_part), of_part, named=part.name is not None)
+        joins[name].parts.append(part)
+
+    unknown = [name for name in job.joins or {} if name not in joins]
+    if unknown:
+        raise JobError(f"joins.{unknown[0]}", "no join of the workload", ", ".join(joins) or "a workload over tables",
+                       nearest(unknown[0], list(joins)))  # fmt: skip
     return joins
 
 
 def _combined(one: Join, other: Join, named: bool) -> Join:
     """Return the join of the links of two parts, which must be the same unless the job gives both the same name."""
     edges = tuple(dict.fromkeys([*one.edges, *other.edges]))
-    counted, names = {own.called: own for own in one.counted + other.counted}, {own.called for own in one.counted}
-    same = (one.base, one.bound, bool(one.counted)) == (other.base, other.bound, bool(other.counted))
-    alike = same and (named or (set(edges), set(counted)) == (set(one.edges), names))
+    counted = {link.called: link for link in one.counted + other.counted}
+    same_base = (one.base, one.bound, bool(one.counted)) == (other.base, other.bound, bool(other.counted))
+    adds_nothing = set(edges) == set(one.edges) and set(counted) == {link.called for link in one.counted}
     targets = [edge.target for edge in edges]
-    if not alike or len(set(targets)) < len(targets):
+    if not (same_base and (named or adds_nothing)) or len(set(targets)) < len(targets):
         raise JobError("workload.name", f"the join {one.name!r} over different links, or with different bounds",
                        "a name for each join", "set name for one of the parts")  # fmt: skip
     return replace(one, edges=edges, counted=tuple(counted.values()))
@@ -138,26 +145,30 @@ def edges_of(job: TablesOfJob, through: Sequence[str] | None = None) -> list[Edg
 
 
 def paths(edges: Sequence[Edge], source: str, target: str) -> Iterator[tuple[Edge, ...]]:
-    """Yield all paths between two tables that visit no table twice."""
+    """Yield all paths between two tables that visit no table twice; an edge leads from its source to its target."""
     if source == target:
         yield ()
         return
-    for one in edges:
-        if one.source == source:
-            rest = [other for other in edges if source not in (other.source, other.target)]
-            yield from ((one, *path) for path in paths(rest, one.target, target))
+    for edge in edges:
+        if edge.source == source:
+            elsewhere = [other for other in edges if source not in (other.source, other.target)]
+            yield from ((edge, *path) for path in paths(elsewhere, edge.target, target))
 
 
 def _join_of(job: TablesOfJob, part: JoinWorkload) -> Join:
+    """Return the join of one part: its base table, edges from there to the tables of its attributes, counted links.
+
+    Its name is that of the part, or follows from the tables.
+    """
     _check_through(job, part)
     edges = edges_of(job, part.through)
     tables, counted = _tables_of(job, part)
     base = part.per or _base(job, part, edges, tables)
     pairs = next((link for link in job.link if link.via and link.called == base), None)
-    own = {end: None for end in (pairs.parent, pairs.child)} if pairs else {}
-    routes = [_route(part, edges, base, table) for table in dict.fromkeys([*own, *tables])]
+    ends = [pairs.parent, pairs.child] if pairs else []
+    routes = [_route(part, edges, base, table) for table in dict.fromkeys([*ends, *tables])]
     used = tuple(dict.fromkeys(edge for route in routes for edge in route))
-    named = [f"per-{base}" if part.per else base, *(one.target for one in used), *(one.called for one in counted)]
+    named = [f"per-{base}" if part.per else base, *(edge.target for edge in used), *(link.called for link in counted)]
     number = [SUM] if counted and part.number and part.number not in _in_sets(part) else []
     return Join(part.name or "-".join([*named, *number])[:64], base, pairs, used, tuple(counted),
                 part.max_rows_per_unit)  # fmt: skip
@@ -168,12 +179,14 @@ def _in_sets(part: JoinWorkload) -> list[str]:
 
 
 def _check_through(job: TablesOfJob, part: JoinWorkload) -> None:
-    names = [one.called for one in job.foreign_keys]
-    if unknown := next((name for name in part.through or [] if name not in names), None):
-        raise JobError("workload.through", f"{unknown!r}", f"names of links: {', '.join(names)}",
-                       nearest(unknown, names) if names else "remove it")  # fmt: skip
-    within = [one for one in job.link if one.parent == one.child and one.via is None]
-    chosen = next((one for one in within if one.called in (part.through or [])), None)
+    """Raise JobError if a part names an unknown link, or one within a table."""
+    names = [link.called for link in job.foreign_keys]
+    unknown = [name for name in part.through or [] if name not in names]
+    if unknown:
+        raise JobError("workload.through", f"{unknown[0]!r}", f"names of links: {', '.join(names)}",
+                       nearest(unknown[0], names) if names else "remove it")  # fmt: skip
+    within = [link for link in job.link if link.parent == link.child and link.via is None]
+    chosen = next((link for link in within if link.called in (part.through or [])), None)
     if chosen is not None and part.per is None:
         raise JobError("workload.through", f"link {chosen.called} within {chosen.child}",
                        "links between different tables", "remove it: a removed row would change the join rows of all"
@@ -190,7 +203,7 @@ def _tables_of(job: TablesOfJob, part: JoinWorkload) -> tuple[list[str], list[Li
             link = _counted(job, part, name, table)
             counted[link.called] = link
         elif attribute not in _names(job, table):
-            known = [f"{table}.{one}" for one in _names(job, table)] or [f"{one}.ATTRIBUTE" for one in job.tables]
+            known = [f"{table}.{other}" for other in _names(job, table)] or [f"{each}.ATTRIBUTE" for each in job.tables]
             raise JobError(FIELD, f"{name!r}", f"TABLE.ATTRIBUTE: {', '.join(known)}", nearest(name, known))
         elif job.declared[table][attribute].search is not None:
             raise JobError(FIELD, f"{name!r}, whose cells are not public", "attributes with public cells",
@@ -214,14 +227,15 @@ def _counted(job: TablesOfJob, part: JoinWorkload, name: str, child: str) -> Lin
     """Return the link whose children a name counts: by the name of the link, or of the child."""
     if part.per not in job.tables:
         raise JobError("workload.per", f"{part.per!r}", ", ".join(job.tables), nearest(str(part.per), list(job.tables)))
-    below = [one for one in job.link if ascents(job, one, str(part.per))]
-    found = [one for one in below if child in (one.called, one.child)]
-    exact = [one for one in found if one.called == child]
-    if len(exact or found) != 1:
-        got = f"{name!r}, " + (f"{len(found)} links below {part.per}" if found else f"no link below {part.per}")
-        known = ", ".join(sorted(one.called for one in below)) or "none"
-        raise JobError(FIELD, got, f"the name of a link: {known}", f"write LINK.{COUNT}")
-    return (exact or found)[0]
+    below = [link for link in job.link if ascents(job, link, str(part.per))]
+    matching = [link for link in below if child in (link.called, link.child)]
+    exact = [link for link in matching if link.called == child]
+    if len(exact or matching) != 1:
+        number = f"{len(matching)} links" if matching else "no link"
+        known = ", ".join(sorted(link.called for link in below)) or "none"
+        raise JobError(FIELD, f"{name!r}, {number} below {part.per}", f"the name of a link: {known}",
+                       f"write LINK.{COUNT}")  # fmt: skip
+    return (exact or matching)[0]
 
 
 def ascents(job: TablesOfJob, link: LinkSection, table: str) -> list[tuple[Edge, ...]]:
@@ -236,16 +250,19 @@ def _base(job: TablesOfJob, part: JoinWorkload, edges: Sequence[Edge], tables: S
     If the job names the links of the join, it is the table whose rows are at their beginning.
     """
     if part.through is not None:
-        targets = {one.target for one in edges}
-        first = list(dict.fromkeys(one.source for one in edges if one.source not in targets))
+        targets = {edge.target for edge in edges}
+        first = list(dict.fromkeys(edge.source for edge in edges if edge.source not in targets))
         if len(first) != 1:
             raise JobError("workload.through", f"links that begin at {' and '.join(first) or 'no table'}",
                            "links that begin at one table, or one table of pairs",
                            "name the links of one path")  # fmt: skip
         return first[0]
-    public = [name for name, one in job.tables.items() if one.public]
-    nodes = dict.fromkeys([*job.tables, *(one.source for one in edges)])
-    reach = {name: {other for other in nodes if any(True for _ in paths(edges, name, other))} for name in nodes}
+
+    public = [name for name, section in job.tables.items() if section.public]
+    nodes = dict.fromkeys([*job.tables, *(edge.source for edge in edges)])
+    reach = {}  # tables to which there is a path
+    for name in nodes:
+        reach[name] = {other for other in nodes if any(True for _ in paths(edges, name, other))}
     bases = [name for name in nodes if name not in public and reach[name] >= set(tables)]
     deepest = [name for name in bases if not any(other in reach[name] for other in bases if other != name)]
     over = ", ".join(tables)
@@ -273,14 +290,14 @@ def _described(routes: Sequence[tuple[Edge, ...]]) -> str:
 
 def _route(part: JoinWorkload, edges: Sequence[Edge], base: str, table: str) -> tuple[Edge, ...]:
     """Return the only path from the base to a table."""
-    found = list(paths(edges, base, table))
-    if len(found) != 1:
-        ways = "; ".join(_described([path]) for path in found)
-        got = f"{table}, to which the rows of {base} refer through {ways}" if found else (
+    routes = list(paths(edges, base, table))
+    if len(routes) != 1:
+        ways = "; ".join(_described([path]) for path in routes)
+        got = f"{table}, to which the rows of {base} refer through {ways}" if routes else (
             f"{table}, to which no row of {base} refers")  # fmt: skip
-        takes = "one path" if found else f"{base} and the tables to which its rows refer"
-        if len({tuple(edge.link.called for edge in path) for path in found}) < len(found):
+        takes = "one path" if routes else f"{base} and the tables to which its rows refer"
+        if len({tuple(edge.link.called for edge in path) for path in routes}) < len(routes):
             raise JobError(FIELD, got, takes, "leave the table out: both ends of the link are its rows")
-        remedy = f'name its links: through = ["{found[0][0].link.called}"]' if found else "leave the table out"
+        remedy = f'name its links: through = ["{routes[0][0].link.called}"]' if routes else "leave the table out"
         raise JobError(FIELD, got, takes, remedy)
-    return found[0]
+    return routes[0]

@@ -48,17 +48,18 @@ def linked_rules(job: TablesOfJob) -> dict[str, list[LinkedRule]]:
     JobError, DomainError
         For a rule that does not describe two linked tables or their values.
     """
-    found: dict[str, list[LinkedRule]] = {}
     find = _Find(job)
-    read = {one.rule: read_constraints(one.rule, find) for one in job.rule or ()}
-    every = [rule for own in read.values() for rule in own]
-    for text, own in read.items():
-        for rule in own:
+    read = {section.rule: read_constraints(section.rule, find) for section in job.rule or ()}
+    every = []
+    for text, rules in read.items():
+        for rule in rules:
             _check_tables(job, text, rule)
+            every.append(rule)
     names = dict.fromkeys(name for rule in every for name in rule.names)
     sizes = {name: find(name).size for name in names}
     check_contradictions(read, sizes, {name: find(name).listed for name in names})
 
+    by_link: dict[str, list[LinkedRule]] = {}
     implied = [rule for rule in implied_rules(every) if len(_tables(rule.names)) == 2]
     for constraint in (*with_dependencies(every, sizes), *implied):
         for link in _links(job, constraint):
@@ -66,9 +67,9 @@ def linked_rules(job: TablesOfJob) -> dict[str, list[LinkedRule]]:
                      for end in (link.parent, link.child)}  # fmt: skip
             _check_column(job, link, sides[link.child][-1])
             linked = LinkedRule(constraint, sides[link.parent], sides[link.child])
-            found.setdefault(link.called, []).append(linked)
-    _check_bounds(job, found)
-    return found
+            by_link.setdefault(link.called, []).append(linked)
+    _check_bounds(job, by_link)
+    return by_link
 
 
 def _tables(names: Sequence[str]) -> set[str]:
@@ -99,6 +100,7 @@ class _Find:
     job: TablesOfJob
 
     def __call__(self, name: str) -> Attribute:
+        """Return the attribute TABLE.ATTRIBUTE of a rule. Raises JobError if it is unknown, or its cells are."""
         table, _, attribute = str(name).partition(".")
         if table not in self.job.tables:
             raise JobError("rule", repr(name), "TABLE.ATTRIBUTE",
@@ -126,11 +128,12 @@ def _check_bounds(job: TablesOfJob, rules: Mapping[str, Sequence[LinkedRule]]) -
 
     Where no place is left at a parent that fits, the attribute must change alone.
     """
-    for link in (one for one in job.link if one.called in rules):
+    ruled = [link for link in job.link if link.called in rules]
+    for link in ruled:
         bounded = has_bounded_parents(job, link)
-        own = {f"{link.child}.{one.child[-1]}" for one in rules[link.called]}
-        for other in (one for one in job.link if one.called in rules and one != link and one.child == link.child):
-            both = own & {f"{other.child}.{name}" for one in rules[other.called] for name in one.child}
+        changing = {f"{link.child}.{rule.child[-1]}" for rule in rules[link.called]}
+        for other in [other for other in ruled if other != link and other.child == link.child]:
+            both = changing & {f"{other.child}.{name}" for rule in rules[other.called] for name in rule.child}
             if bounded and both:
                 raise JobError("rule", f"{min(both)} in rules of {link.called} and {other.called}",
                                "an attribute in rules of one link, or of links to public parents",

@@ -104,31 +104,45 @@ def neighbour_relation(job: Job) -> NeighbourRelation:
 
 
 def _replaced(job: Job) -> NeighbourRelation:
+    """Return the relation of a job whose links protect both ends: neighbours replace a row and all its links.
+
+    Raises JobError for settings with which replacing a row would change other rows.
+    """
     if job.privacy.unit is not None:
         raise JobError("privacy.unit", f"{job.privacy.unit!r}, but neighbours replace a row of any table", "no unit",
                        'remove it, or protects = "both"')  # fmt: skip
-    if keeping := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
+    private = {name: section for name, section in job.tables.items() if not section.public}
+    keeping = next((name for name, section in private.items() if section.duplicates == "keep"), None)
+    if keeping:
         raise JobError(f"tables.{keeping}.duplicates", '"keep", but neighbours replace a row', '"reject"',
                        "remove it: duplicate keys are then refused")  # fmt: skip
-    if filtered := next((name for name, one in job.tables.items() if one.where and not one.public), None):
+    filtered = next((name for name, section in private.items() if section.where), None)
+    if filtered:
         raise JobError(
             f"tables.{filtered}.where",
             "a filter, but neighbours replace a row",
             "all rows of a private table",
             "remove it, or protect the parent: replacing a row could add or remove it",
         )
-    if counting := next((link for link in job.link if link.counts), None):
+    counting = next((link for link in job.link if link.counts), None)
+    if counting:
         raise JobError(f"link {counting.called}: counts", 'a link that protects "both"', 'links that protect "parent"',
                        "remove it: replacing a row changes the degrees of other rows")  # fmt: skip
-    if own := next((name for name, one in job.tables.items() if one.privacy_unit is not None), None):
-        raise JobError(f"tables.{own}.privacy_unit", "a column, but neighbours replace a row", "rows as privacy units",
-                       "remove it, or protect the parent")  # fmt: skip
-    steps = {name: 2 for name, one in job.tables.items() if not one.public}
+    with_unit = next((name for name, section in job.tables.items() if section.privacy_unit is not None), None)
+    if with_unit:
+        raise JobError(f"tables.{with_unit}.privacy_unit", "a column, but neighbours replace a row",
+                       "rows as privacy units", "remove it, or protect the parent")  # fmt: skip
+
+    steps = dict.fromkeys(private, 2)  # one row removed and one added
     moved = {link.called: link.bound * (2 if link.parent == link.child else 1) for link in job.link}
     return NeighbourRelation(Protection(relation=REPLACE), None, steps, moved)
 
 
 def _rooted(job: Job) -> NeighbourRelation:
+    """Return the relation of a job with a protected table, the root: neighbours add or remove one unit of it.
+
+    A table below the root has for each unit at most the product of the bounds of the links above it of rows.
+    """
     root = root_table(job)
     above = links_above(job, root)
     _check_units(job, root)
@@ -140,7 +154,8 @@ def _rooted(job: Job) -> NeighbourRelation:
     for link in job.link:
         _check(job, link, rows, root)
         _check_counts(job, link, rows)
-    if optional := next((link for link in above.values() if link.nulls == "keep"), None):
+    optional = next((link for link in above.values() if link.nulls == "keep"), None)
+    if optional:
         raise JobError(
             f"link {optional.called}: nulls",
             f'"keep", but rows of {optional.child} belong to their parent',
@@ -163,14 +178,24 @@ def _check_sides(job: Job, sides: Sequence[str], root: str) -> None:
         if not job.key(name):
             raise JobError(f"tables.{name}.key", f"missing, but rows of {name} belong to no row of {root}",
                            "the key by which a row is protected in its own table", "set it")  # fmt: skip
+
+    # tables are placed after those to which their rows refer; what cannot be placed is in a circle
     placed: set[str] = set()
-    while ready := {name for name in sides if name not in placed and all(
-        link.parent in placed or link.parent not in sides for link in job.link if link.child == name and not link.via
-    )}:  # fmt: skip
+
+    def is_ready(name: str) -> bool:
+        """Return whether all side tables to which the rows of a table refer are placed."""
+        parents = [link.parent for link in job.link if link.child == name and not link.via]
+        return all(parent in placed or parent not in sides for parent in parents)
+
+    ready = {name for name in sides if is_ready(name)}
+    while ready:
         placed |= ready
-    if left := next((name for name in sides if name not in placed), None):
-        raise JobError(f"tables.{left}", f"links of its rows that lead back to {left}", "rows that refer to rows of"
-                       f" other tables, beside those of {root}", "remove one of the links")  # fmt: skip
+        ready = {name for name in sides if name not in placed and is_ready(name)}
+    circular = next((name for name in sides if name not in placed), None)
+    if circular:
+        raise JobError(f"tables.{circular}", f"links of its rows that lead back to {circular}",
+                       f"rows that refer to rows of other tables, beside those of {root}",
+                       "remove one of the links")  # fmt: skip
 
 
 def _check_units(job: Job, root: str) -> None:
@@ -183,6 +208,7 @@ def _check_units(job: Job, root: str) -> None:
 
 
 def _check(job: Job, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
+    """Raise JobError for a link whose number for one unit of the root would not be bounded; `rows` has its tables."""
     if link.parent == link.child != root:
         whose = f"belong to those of {root}" if link.child in rows else f"belong to no row of {root}"
         raise JobError(f"link {link.called}", f"within {link.child}, whose rows {whose}",
@@ -215,7 +241,8 @@ def _check_counts(job: Job, link: LinkSection, rows: Mapping[str, int]) -> None:
 
 
 def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
-    if link.parent == link.child:
+    """Return the number of links that one unit of the root changes, given its numbers of rows by table."""
+    if link.parent == link.child:  # those as a parent, the one to its parent, and one that takes its place there
         return link.bound + 2
     if link.parent in rows:
         return rows[link.parent] * link.bound
@@ -292,12 +319,16 @@ def unit_settings(job: Job, neighbours: NeighbourRelation, name: str) -> dict[st
 
 
 def unit_hops(job: Job, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
-    """Return the tables between the child of a link and the root."""
+    """Return the tables between the child of a link and the root, each with its key and the key of its parent."""
     hops = []
-    while link is not None and (above := neighbours.above.get(link.parent)) is not None:
-        key, unit = plain_key(job.key(link.parent)), plain_key(job.ends(above)[0])
+    while link is not None:
+        above = neighbours.above.get(link.parent)
+        if above is None:
+            break
+        to_parent, _ = job.ends(above)
         table = job.tables[link.parent]
-        hops.append({"path": table.path, "key": key, "unit": unit, **table.format_settings})
+        hops.append({"path": table.path, "key": plain_key(job.key(link.parent)), "unit": plain_key(to_parent),
+                     **table.format_settings})  # fmt: skip
         link = above
     return hops
 
@@ -338,17 +369,15 @@ def describe_public(attributes: Sequence[str]) -> str:
 
 def refusals(job: Job, neighbours: NeighbourRelation) -> list[str]:
     """Return the data that a job refuses before its charge, besides values outside a domain."""
-    private = {name: one for name, one in job.tables.items() if not one.public}
-    found = {
-        "a null key": [name for name, one in private.items() if one.key and one.nulls == "reject"],
-        "two rows with one key": [
-            name for name, one in private.items() if one.key and job.duplicates(name) == "reject"
-        ],
+    keyed = {name: section for name, section in job.tables.items() if section.key and not section.public}
+    refused = {
+        "a null key": [name for name, section in keyed.items() if section.nulls == "reject"],
+        "two rows with one key": [name for name in keyed if job.duplicates(name) == "reject"],
         "a null at an end of a link": [link.called for link in job.link if link.nulls == "reject"],
         "a key without a row": [link.called for link in job.link if link.dangling == "reject"],
         "more links of a row than max_degree": [link.called for link in job.link if neighbours.replaces],
     }
-    return [f"{fault} ({', '.join(names)})" for fault, names in found.items() if names]
+    return [f"{fault} ({', '.join(names)})" for fault, names in refused.items() if names]
 
 
 def check_public_attributes(job: Job, sides: Sequence[str]) -> tuple[str, ...]:
@@ -357,19 +386,24 @@ def check_public_attributes(job: Job, sides: Sequence[str]) -> tuple[str, ...]:
     Raises JobError for a declaration of another table or attribute, and for an attribute of a side table in a join or
     link that is not declared.
     """
-    stated = {name: one.public_attributes for name, one in job.tables.items() if one.public_attributes is not None}
+    stated = {}
+    for table, section in job.tables.items():
+        if section.public_attributes is not None:
+            stated[table] = section.public_attributes
     for table, names in stated.items():
         if table not in sides:
             raise JobError(f"tables.{table}.public_attributes", "given for a public table, or for rows that belong to a"
                            " unit", "a private table whose rows belong to no unit", "remove it")  # fmt: skip
         known = job.declared[table].axis_names
-        if strange := next((one for one in names if one not in known), None):
-            raise JobError(f"tables.{table}.public_attributes", repr(strange), ", ".join(known),
-                           nearest(strange, known))  # fmt: skip
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise JobError(f"tables.{table}.public_attributes", repr(unknown[0]), ", ".join(known),
+                           nearest(unknown[0], known))  # fmt: skip
+
     for where, table, used in _uses(job, sides):
-        missing = [one for one in used if one not in stated.get(table, ())]
+        missing = [name for name in used if name not in stated.get(table, ())]
         if missing:
-            wanted = ", ".join(f'"{one}"' for one in (*stated.get(table, ()), *missing))
+            wanted = ", ".join(f'"{name}"' for name in (*stated.get(table, ()), *missing))
             raise JobError(where, f"{', '.join(missing)} of {table}, whose rows belong to no unit: it would be released"
                            " without protection", "public attributes of such a table",
                            f"if they are public anyway, set tables.{table}.public_attributes = [{wanted}]; or leave the"
@@ -379,10 +413,12 @@ def check_public_attributes(job: Job, sides: Sequence[str]) -> tuple[str, ...]:
 
 def public_attributes_of(job: Job, name: str) -> list[str]:
     """Return the declared attributes of a table, or those that a join uses, as `TABLE.ATTRIBUTE`."""
-    declared = [f"{table}.{one}" for table, own in job.tables.items() for one in own.public_attributes or ()]
+    declared = []
+    for table, section in job.tables.items():
+        declared += [f"{table}.{attribute}" for attribute in section.public_attributes or ()]
     if name in job.joined:
-        return [one for one in declared if one in job.joined[name].requested]
-    return [one for one in declared if split_name(one)[0] == name]
+        return [attribute for attribute in declared if attribute in job.joined[name].requested]
+    return [attribute for attribute in declared if split_name(attribute)[0] == name]
 
 
 def _uses(job: Job, sides: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
@@ -395,7 +431,8 @@ def _uses(job: Job, sides: Sequence[str]) -> Iterator[tuple[str, str, list[str]]
         targets = {edge.target for edge in join.edges}
         for table in sides:
             if table in targets and table != join.base:
-                used = [split_name(one)[1] for one in join.requested if split_name(one)[0] == table]
+                requested = map(split_name, join.requested)
+                used = [attribute for of_table, attribute in requested if of_table == table]
                 yield f"join {name}", table, used
 
 

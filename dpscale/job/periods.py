@@ -67,35 +67,42 @@ def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     Raises JobError if neither the domain file nor the folders of the data define them.
     """
     name, domain = str(data.period), Domain.read(data.domain)
-    found = domain[name] if name in domain.names else _of_folders(data, settings)
-    if unique := [one.name for one in domain.formats if one.unique]:
+    attribute = domain[name] if name in domain.names else _of_folders(data, settings)
+    unique = [form.name for form in domain.formats if form.unique]
+    if unique:
         raise JobError("data.period", f"given with the unique format {unique[0]!r}", "formats with unique = false",
                        "set it: rows of different periods may have the same text")  # fmt: skip
-    if found.kind != "date":
-        raise JobError("data.period", f"{name!r}, an attribute of kind {found.kind}", 'an attribute of kind "date"',
+    if attribute.kind != "date":
+        raise JobError("data.period", f"{name!r}, an attribute of kind {attribute.kind}", 'an attribute of kind "date"',
                        "name another, or change its kind in the domain file")  # fmt: skip
-    if settings.start is not None and _read_start(found.by, settings.start) != found.low:
-        raise JobError("time.start", f"{settings.start} for periods from {name_of(found.by, found.low)}",
+    if settings.start is not None and _read_start(attribute.by, settings.start) != attribute.low:
+        raise JobError("time.start", f"{settings.start} for periods from {name_of(attribute.by, attribute.low)}",
                        "the first period of the domain file", "leave it out")  # fmt: skip
-    if settings.horizon not in (None, found.listed):
-        raise JobError("time.horizon", f"{settings.horizon} for {found.listed} periods from"
-                       f" {name_of(found.by, found.low)} to {name_of(found.by, found.high)} in the domain file",
+    if settings.horizon not in (None, attribute.listed):
+        raise JobError("time.horizon", f"{settings.horizon} for {attribute.listed} periods from"
+                       f" {name_of(attribute.by, attribute.low)} to {name_of(attribute.by, attribute.high)} in the domain file",
                        "the number of periods from low to high", "set the same number")  # fmt: skip
-    if not 2 <= found.listed <= MOST_PERIODS:
-        raise JobError("time.horizon", f"{found.listed}", f"2 to {MOST_PERIODS} periods", "change low or high")
-    if data.privacy_unit is not None and data.unit_column in found.columns:
+    if not 2 <= attribute.listed <= MOST_PERIODS:
+        raise JobError("time.horizon", f"{attribute.listed}", f"2 to {MOST_PERIODS} periods", "change low or high")
+    if data.privacy_unit is not None and data.unit_column in attribute.columns:
         raise JobError("data.privacy_unit", f"{data.privacy_unit!r}, the column of the period", "the column of a unit",
                        "name another")  # fmt: skip
-    if settings.window is not None and settings.window > found.listed:
-        raise JobError("time.window", f"{settings.window} for {found.listed} periods", "at most the number of periods",
+    if settings.window is not None and settings.window > attribute.listed:
+        raise JobError("time.window", f"{settings.window} for {attribute.listed} periods", "at most the number of periods",
                        "reduce it")  # fmt: skip
-    if found.outside == "clip" or found.groups or found.outside == "category" or found.nulls == "category":
+    if (
+        attribute.outside == "clip"
+        or attribute.groups
+        or attribute.outside == "category"
+        or attribute.nulls == "category"
+    ):
         raise JobError("data.period", f"{name!r}, which has cells that are no periods", "a date attribute whose"
                        ' outside and nulls are "reject" or "drop"', "change them in the domain file")  # fmt: skip
-    return found
+    return attribute
 
 
 def _read_start(by: str, start: str | int) -> int:
+    """Return the number of the period that a job states as the first one; periods have the length `by`."""
     try:
         return read_period(by, start)
     except ValueError as error:
@@ -146,7 +153,8 @@ def folder_names(data: TableSection, name: str) -> set[str | None]:
 def _length_of(name: str, label: str) -> str:
     """Return the length of the period that a label names."""
     for by in reversed(PERIODS):
-        if re.fullmatch(NAMES[by][0], label):
+        form, _ = NAMES[by]
+        if re.fullmatch(form, label):
             return by
     raise JobError("data.period", f"the folder {name}={safe_repr(label)}", "folders named by year, quarter, month, week"
                    " or day, such as 2026, 2026-Q1, 2026-01, 2026-W05 or 2026-01-31", "rename them")  # fmt: skip

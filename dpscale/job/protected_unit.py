@@ -28,7 +28,8 @@ def root_table(job: TablesOfJob) -> str:
     Raises JobError if the job names none and there is not exactly one.
     """
     private = private_tables(job)
-    if (named := job.privacy.unit) is not None:
+    named = job.privacy.unit
+    if named is not None:
         if named not in private:
             raise JobError("privacy.unit", repr(named), f"a private table: {', '.join(private) or 'none'}",
                            nearest(named, private) if private else "remove it")  # fmt: skip
@@ -55,9 +56,11 @@ def links_above(job: TablesOfJob, root: str) -> dict[str, LinkSection]:
     Raises JobError for a second such link of a table: its rows would belong to two units.
     """
     links = _between_private(job)
-    below = {root}
-    while more := {link.child for link in links if link.parent in below} - below:
-        below |= more
+    below, new = set[str](), {root}
+    while new:
+        below |= new
+        new = {link.child for link in links if link.parent in below} - below
+
     above: dict[str, LinkSection] = {}
     for link in links:
         if link.parent not in below or link.child == root:
@@ -92,10 +95,11 @@ def _between_private(job: TablesOfJob) -> list[LinkSection]:
 
 def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
     """Return the tables below the root, each after its parent."""
-    found = [root]
-    while more := [name for name, link in above.items() if link.parent in found and name not in found]:
-        found += more
-    return found[1:]
+    ordered, level = list[str](), [root]
+    while level:
+        ordered += level
+        level = [name for name, link in above.items() if link.parent in ordered and name not in ordered]
+    return ordered[1:]
 
 
 def key_links(job: TablesOfJob, name: str) -> list[LinkSection]:
@@ -121,7 +125,10 @@ def check_key_columns(job: TablesOfJob) -> None:
                 raise JobError(f"link {link.called}", f"{what}, with a column of the key of {name}",
                                "a foreign key beside the key, because a key is never null",
                                "use another column")  # fmt: skip
-        covered = {column for link in links for column in job.ends(link)[0]}
+        covered = set[str]()
+        for link in links:
+            to_parent, _ = job.ends(link)
+            covered.update(to_parent)
         if not links or set(job.key(name)) - covered:
             continue
         if len(links) == 1 and links[0].kind != "one-to-one":
@@ -134,7 +141,8 @@ def check_key_columns(job: TablesOfJob) -> None:
 
 def check_distinct(job: TablesOfJob, field: str, columns: tuple[str, ...], table: str) -> None:
     """Raise JobError if a key column is an attribute."""
-    if overlap := [column for column in columns if column in job.domains[table].names]:
+    overlap = [column for column in columns if column in job.domains[table].names]
+    if overlap:
         raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not an attribute",
                        "remove it from the domain file")  # fmt: skip
 
@@ -144,31 +152,35 @@ def check_columns(job: TablesOfJob) -> None:
     used: dict[str, list[str]] = {name: [] for name in job.tables}
     check_key_columns(job)
     for link in job.foreign_keys:
-        first, second = job.ends(link)
-        taken = used.get(link.child, []) if link.via is None else list(second)
-        if both := next((column for column in first if column in taken), None):
-            raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each key",
+        to_parent, to_child = job.ends(link)
+        taken = used.get(link.child, []) if link.via is None else list(to_child)
+        both = [column for column in to_parent if column in taken]
+        if both:
+            raise JobError(f"link {link.called}", f"column {both[0]!r} for two keys", "a column for each key",
                            "add a copy of the column under another name")  # fmt: skip
         if link.via is None and link.child in used:
-            used[link.child] += first
+            used[link.child] += to_parent
 
 
 def check_formats(job: TablesOfJob) -> None:
     """Raise JobError for a format of a column that has other values, or of a key with repeated texts."""
     for name in job.tables:
-        foreign = {
-            column for link in job.link if link.via is None and link.child == name for column in job.ends(link)[0]
-        }
-        for one in job.domains[name].formats:
+        foreign_keys = set[str]()
+        for link in job.link:
+            if link.via is None and link.child == name:
+                to_parent, _ = job.ends(link)
+                foreign_keys.update(to_parent)
+        for form in job.domains[name].formats:
             field = f"tables.{name}.domain"
             if job.tables[name].public:
-                raise JobError(field, f"a format of {one.name!r} in a public table", "formats of private tables",
+                raise JobError(field, f"a format of {form.name!r} in a public table", "formats of private tables",
                                "remove it: a public table is released unchanged")  # fmt: skip
-            if one.name in foreign:
-                raise JobError(field, f"a format of the foreign key {one.name!r}", "a format of the parent's key, which"
-                               " its foreign keys follow", "state it in the domain of the parent")  # fmt: skip
-            if one.name in job.key(name) and not one.unique:
-                raise JobError(field, f"unique = false in the format of the key {one.name!r}", "unique keys",
+            if form.name in foreign_keys:
+                raise JobError(field, f"a format of the foreign key {form.name!r}",
+                               "a format of the parent's key, which its foreign keys follow",
+                               "state it in the domain of the parent")  # fmt: skip
+            if form.name in job.key(name) and not form.unique:
+                raise JobError(field, f"unique = false in the format of the key {form.name!r}", "unique keys",
                                "remove it")  # fmt: skip
 
 
@@ -179,7 +191,8 @@ def check_keys(job: TablesOfJob, link: LinkSection) -> None:
         if not job.key(end):
             raise JobError(f"tables.{end}.key", "missing", f"the key column to which link {link.called} refers",
                            "set it")  # fmt: skip
-    if len(job.ends(link)[0]) != len(job.key(link.parent)):
+    to_parent, _ = job.ends(link)
+    if len(to_parent) != len(job.key(link.parent)):
         raise JobError(
             f"link {link.called}",
             "a foreign key that differs in length from the parent's key",

@@ -46,20 +46,25 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 
 
 def _check(content: Any) -> None:
-    whole = isinstance(content, dict) and isinstance(content.get("tables"), dict) and content["tables"]
-    if not whole or content.get("METADATA_SPEC_VERSION") not in VERSIONS:
+    """Raise JobError for metadata of another version, with invalid names of tables, or with incomplete relations."""
+    has_tables = isinstance(content, dict) and isinstance(content.get("tables"), dict) and content["tables"]
+    if not has_tables or content.get("METADATA_SPEC_VERSION") not in VERSIONS:
         raise JobError("metadata", "no tables, or an unknown version", f"SDV's metadata of {' or '.join(VERSIONS)}",
                        "save it with a newer SDV")  # fmt: skip
     for name in content["tables"]:
         if not NAME.fullmatch(name):
             raise JobError("metadata.tables", f"the name {name!r}", "letters, digits, _ and -", "rename the table")
-    for one in content.get("relationships", []):
-        keys = [columns_of(one.get(end)) for end in ENDS[1::2]]
-        if any(not isinstance(one.get(end), str) for end in ENDS[::2]) or not keys[0] or len(keys[0]) != len(keys[1]):
+    tables, keys = ENDS[::2], ENDS[1::2]  # the entries of a relationship, for the parent and for the child
+    for relationship in content.get("relationships", []):
+        of_parent, of_child = (columns_of(relationship.get(key)) for key in keys)
+        named = all(isinstance(relationship.get(table), str) for table in tables)
+        if not named or not of_parent or len(of_parent) != len(of_child):
             raise JobError("metadata.relationships", "a missing end, or a key with several columns at one end only",
                            ", ".join(ENDS), "fix it, or remove it")  # fmt: skip
-        if left := next((one[end] for end in ENDS[::2] if one[end] not in content["tables"]), None):
-            raise JobError("metadata.relationships", f"a table {left!r}", ", ".join(content["tables"]), "fix it")
+        for table in tables:
+            if relationship[table] not in content["tables"]:
+                raise JobError("metadata.relationships", f"a table {relationship[table]!r}",
+                               ", ".join(content["tables"]), "fix it")  # fmt: skip
 
 
 def columns_of(key: Any) -> tuple[str, ...]:
@@ -95,16 +100,18 @@ def draft(content: Content, data: str | Path, public: Sequence[str] = (), unit: 
     JobError
         If a named table is not in the metadata.
     """
-    # the tables with two parents, no attributes and no children
-    parents = {one["parent_table_name"] for one in content.get("relationships", [])}
+    # tables with two parents, no attributes and no children are pairs of a link
+    parents = {relation["parent_table_name"] for relation in content.get("relationships", [])}
     bare = [name for name in content["tables"] if name not in parents and not _attributes(content, name)]
     pairs = [name for name in bare if len(_relations(content, name)) == 2]
-    own = [name for name in content["tables"] if name not in pairs]
-    if left := next((name for name in public if name not in own), None):
-        raise JobError("--public", repr(left), ", ".join(own), nearest(left, own))
-    if unit is not None and unit not in own:
-        raise JobError("--unit", repr(unit), ", ".join(own), nearest(unit, own))
-    tables = {name: _table(name, content["tables"][name], data, name in public) for name in own}
+    others = [name for name in content["tables"] if name not in pairs]
+    for name in public:
+        if name not in others:
+            raise JobError("--public", repr(name), ", ".join(others), nearest(name, others))
+    if unit is not None and unit not in others:
+        raise JobError("--unit", repr(unit), ", ".join(others), nearest(unit, others))
+
+    tables = {name: _table(name, content["tables"][name], data, name in public) for name in others}
     named = {} if unit is None else {"unit": unit}
     job = {"tables": tables, "link": _links(content, pairs, data, public, unit),
            "privacy": {"epsilon": 1.0, "delta": 1e-9, "ledger": "ledger.sqlite", **named}}  # fmt: skip
@@ -119,7 +126,7 @@ def _attributes(content: Content, name: str) -> dict[str, str]:
     """Return the columns that can be attributes, with their sdtypes; keys and identifying columns are excluded."""
     table = content["tables"][name]
     keys = {*columns_of(table.get("primary_key"))}
-    keys |= {column for one in _relations(content, name) for column in columns_of(one["child_foreign_key"])}
+    keys |= {column for relation in _relations(content, name) for column in columns_of(relation["child_foreign_key"])}
     columns = {column: str(sdtype.get("sdtype")) for column, sdtype in table.get("columns", {}).items()}
     return {column: kind for column, kind in columns.items() if column not in keys and kind in KINDS}
 
@@ -139,19 +146,24 @@ def _place(data: str | Path, name: str) -> str:
 def _links(
     content: Content, pairs: list[str], data: str | Path, public: Sequence[str], unit: str | None
 ) -> list[dict[str, Any]]:
+    """Return the links of a job: one for each table of pairs, and one for each other relationship.
+
+    If there are only links by pairs, between private tables, each protects both ends.
+    """
     links: list[dict[str, Any]] = []
-    alone = all(one["child_table_name"] in pairs for one in content.get("relationships", []))
-    both = not public and unit is None and alone
+    only_pairs = all(relation["child_table_name"] in pairs for relation in content.get("relationships", []))
+    both = not public and unit is None and only_pairs
     for name in content["tables"]:
-        found = _relations(content, name)
+        relations = _relations(content, name)
         if name in pairs:
-            links.append(_link_of_pairs(name, found, data, public, unit) | ({"protects": "both"} if both else {}))
+            links.append(_link_of_pairs(name, relations, data, public, unit) | ({"protects": "both"} if both else {}))
             continue
-        for one in found:
-            columns = columns_of(one["child_foreign_key"])
-            called = name if len(found) == 1 else re.sub(r"[^\w-]", "_", "-".join((name, *columns)))[:64]
-            links.append({"name": called, "parent": one["parent_table_name"], "child": name, "child_key": _key(columns),
-                          **_kind(content["tables"][name], columns, name in public), **_self(one)})  # fmt: skip
+        for relation in relations:
+            columns = columns_of(relation["child_foreign_key"])
+            called = name if len(relations) == 1 else re.sub(r"[^\w-]", "_", "-".join((name, *columns)))[:64]
+            links.append({"name": called, "parent": relation["parent_table_name"], "child": name,
+                          "child_key": _key(columns), **_kind(content["tables"][name], columns, name in public),
+                          **_self(relation)})  # fmt: skip
     return links
 
 
@@ -173,19 +185,19 @@ def _link_of_pairs(
     """Return the link of a table of pairs, whose parent is a private table, or that of the unit."""
     ends = {relation["parent_table_name"]: relation for relation in found}
     private = [relation for relation in found if relation["parent_table_name"] not in public]
-    one = ends.get(unit or "") or (private or found)[0]
-    other = next((relation for relation in found if relation is not one), one)
-    return {"name": name, "kind": "many-to-many", "parent": one["parent_table_name"],
-            "child": other["parent_table_name"], "via": _place(data, name), "max_degree": 10,
-            "parent_key": _key(columns_of(one["child_foreign_key"])),
-            "child_key": _key(columns_of(other["child_foreign_key"]))}  # fmt: skip
+    to_parent = ends.get(unit or "") or (private or found)[0]
+    to_child = next((relation for relation in found if relation is not to_parent), to_parent)
+    return {"name": name, "kind": "many-to-many", "parent": to_parent["parent_table_name"],
+            "child": to_child["parent_table_name"], "via": _place(data, name), "max_degree": 10,
+            "parent_key": _key(columns_of(to_parent["child_foreign_key"])),
+            "child_key": _key(columns_of(to_child["child_foreign_key"]))}  # fmt: skip
 
 
 def _notes(content: Content, pairs: list[str], public: Sequence[str], unit: str | None) -> list[str]:
     """Return comments on the tables that may be protected, and on the content of every domain file."""
     relations = content.get("relationships", [])
-    children = {one["child_table_name"] for one in relations
-                if one["parent_table_name"] not in public and not _self(one)}  # fmt: skip
+    children = {relation["child_table_name"] for relation in relations
+                if relation["parent_table_name"] not in public and not _self(relation)}  # fmt: skip
     roots = [name for name in content["tables"] if name not in {*children, *pairs, *public}]
     choice = (f"# Only one of {', '.join(roots)} can be the protected table: set public = true for public tables, or"
               " privacy.unit for the protected one.")  # fmt: skip
@@ -202,13 +214,15 @@ def metadata(job: Job) -> dict[str, Any]:
     relationships = []
     for link in job.foreign_keys:
         child = link.child if link.via is None else link.called
-        own, key = tables.setdefault(child, {"columns": {}}), () if link.via else job.key(child)
-        for parent, columns in zip((link.parent, link.child), _columns(job, link), strict=False):
-            own["columns"] |= {column: {"sdtype": "id"} for column in columns}
+        table, key = tables.setdefault(child, {"columns": {}}), () if link.via else job.key(child)
+        for parent, columns in zip(
+            (link.parent, link.child), _columns(job, link), strict=False
+        ):  # one, or of pairs two
+            table["columns"] |= {column: {"sdtype": "id"} for column in columns}
             ends = parent, _key(job.key(parent)), child, _key(columns)
             relationships.append(dict(zip(ENDS, ends, strict=True)))
             if link.kind == "one-to-one" and columns != key:
-                own["alternate_keys"] = [*own.get("alternate_keys", ()), _key(columns)]
+                table["alternate_keys"] = [*table.get("alternate_keys", ()), _key(columns)]
     return {"METADATA_SPEC_VERSION": "V1", "tables": tables, "relationships": relationships}
 
 

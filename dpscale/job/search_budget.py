@@ -58,12 +58,12 @@ def search_budget(
     if privacy.noise != GAUSSIAN:
         raise JobError("privacy.delta", f"missing, but the cells of {searches[0].name} are not public",
                        "Gaussian noise for the search", "add a delta, for example 1e-9")  # fmt: skip
-    listed = [one for one in searches if one.search is not None and one.search.uses_delta]
-    delta = sum(table_deltas(privacy, {listed[0].name: stated_delta}).values()) if listed else 0.0
+    of_values = [attribute for attribute in searches if attribute.search is not None and attribute.search.uses_delta]
+    delta = sum(table_deltas(privacy, {of_values[0].name: stated_delta}).values()) if of_values else 0.0
     total = budget_with_delta(privacy, delta)
     each = Fraction(total.amount) * Fraction(share) / len(searches)
     remaining = replace(total, amount=total.amount * (1 - share) * BELOW_ONE)
-    return SearchBudget(each, Fraction(delta) / max(len(listed), 1), remaining, total, Fraction(delta))
+    return SearchBudget(each, Fraction(delta) / max(len(of_values), 1), remaining, total, Fraction(delta))
 
 
 def counts_all_cells(attribute: Attribute) -> bool:
@@ -98,13 +98,15 @@ def table_deltas(privacy: Privacy, stated: Mapping[str, float | None]) -> dict[s
     JobError
         If the job has no delta and a table states none, or if the sum is not below that of the job.
     """
-    if missing := next((name for name, one in stated.items() if one is None and privacy.delta is None), None):
-        raise JobError("budget.discover_delta", f"missing, but values of {missing} are searched", "an additive delta,"
-                       " because the job has none", "add it, for example 1e-9, or state epsilon and"
-                       " delta")  # fmt: skip
-    usual = (privacy.delta or 0.0) / 2 / max(sum(one is None for one in stated.values()), 1)
-    deltas = {name: usual if one is None else one for name, one in stated.items()}
-    if privacy.delta is not None and stated and (total := sum(deltas.values())) >= privacy.delta:
+    unstated = [name for name, delta in stated.items() if delta is None]
+    if unstated and privacy.delta is None:
+        raise JobError("budget.discover_delta", f"missing, but values of {unstated[0]} are searched",
+                       "an additive delta, because the job has none",
+                       "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
+    usual = (privacy.delta or 0.0) / 2 / max(len(unstated), 1)
+    deltas = {name: usual if delta is None else delta for name, delta in stated.items()}
+    total = sum(deltas.values())
+    if privacy.delta is not None and stated and total >= privacy.delta:
         raise JobError("budget.discover_delta", f"{total:g} in total", f"less than privacy.delta ="
                        f" {privacy.delta:g}", "lower it, or leave it out")  # fmt: skip
     return deltas
@@ -119,8 +121,9 @@ def step_delta(delta: float, squared_mu: float, steps: int) -> float:
     Raises JobError for a budget with which there is none.
     """
 
-    def fits(own: float) -> bool:
-        return Cost(gaussian=Fraction(squared_mu), delta=Fraction(own)).for_group(steps).delta <= Fraction(delta)
+    def fits(of_step: float) -> bool:
+        cost = Cost(gaussian=Fraction(squared_mu), delta=Fraction(of_step))
+        return cost.for_group(steps).delta <= Fraction(delta)
 
     if fits(delta):
         return delta
@@ -128,7 +131,7 @@ def step_delta(delta: float, squared_mu: float, steps: int) -> float:
         raise JobError("budget.discover", f"a search with μ² = {squared_mu:.3g} to each of {steps} steps",
                        f"one whose additive delta can be below {delta:g}", "lower it")  # fmt: skip
     low, high = math.log(LEAST_DELTA), math.log(delta)
-    for _ in range(60):
+    for _ in range(60):  # bisection to the precision of a float
         middle = (low + high) / 2
         low, high = (middle, high) if fits(math.exp(middle)) else (low, middle)
     return math.exp(low) if fits(math.exp(low)) else LEAST_DELTA
@@ -136,12 +139,10 @@ def step_delta(delta: float, squared_mu: float, steps: int) -> float:
 
 def check_unit_needed(domain: Domain, has_unit: bool) -> None:
     """Raise JobError if the unit is a row, but a domain bounds totals of units or has values that units vote for."""
-    fields = [f"numbers.{one.name}.per_unit: 'total'" for one in domain.totals]
-    fields += [
-        f"attributes.{one.name}.count: 'units'"
-        for one in domain.searches
-        if one.search is not None and one.search.has_votes
-    ]
+    fields = [f"numbers.{number.name}.per_unit: 'total'" for number in domain.totals]
+    for attribute in domain.searches:
+        if attribute.search is not None and attribute.search.has_votes:
+            fields.append(f"attributes.{attribute.name}.count: 'units'")
     if fields and not has_unit:
         field, _, value = fields[0].partition(": ")
         raise JobError(field, f"{value}, but the unit is a row", "a privacy unit",
@@ -159,8 +160,10 @@ def unit_workload(parts: Sequence[WorkloadSection], unit: Sequence[str], domain:
     workload = Workload(domain, max_sets)
     for part in parts:
         if part.statements:
-            sets = dict.fromkeys(own for one in part.statements for own in unit_sets(select(one, domain, unit)))
-            workload.add(MARGINAL.name, attributes=list(sets), weight=part.single_weight)
+            sets = list[tuple[str, ...]]()
+            for statement in part.statements:
+                sets += unit_sets(select(statement, domain, unit))
+            workload.add(MARGINAL.name, attributes=list(dict.fromkeys(sets)), weight=part.single_weight)
             continue
         unknown = part.given or part.record_weight or not part.weight or isinstance(part.weight, list)
         if part.family != MARGINAL.name or unknown:

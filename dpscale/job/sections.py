@@ -71,6 +71,7 @@ def _name(value: str) -> str:
 
 
 def _not_zero(value: Any) -> Any:
+    """Refuse a delta of 0, which means pure differential privacy and is stated by leaving it out."""
     if not isinstance(value, bool) and value == 0:
         raise ValueError(JobError("privacy.delta", "0", "a number above 0 and below 1",
                                   "leave delta out: epsilon alone is pure differential privacy"))  # fmt: skip
@@ -132,6 +133,7 @@ class Privacy(Settings):
 
     @model_validator(mode="after")
     def _one(self) -> Privacy:
+        """Refuse all but one unit of the budget; delta belongs to epsilon."""
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) != 1 or (self.delta is not None and self.epsilon is None):
             raise ValueError("set epsilon and delta, or epsilon alone (pure), or rho, or renyi, or privacy_cost")
@@ -159,6 +161,7 @@ class Privacy(Settings):
 
     @property
     def _large_epsilon(self) -> JobError | None:
+        """Error for a budget above epsilon MOST_EPSILON, at delta MOST_DELTA if it is in another unit; else None."""
         if self.epsilon is None:
             from dpscale.privacy.conversion import delta_of_mu
 
@@ -174,6 +177,7 @@ class Privacy(Settings):
 
     @property
     def _large_delta(self) -> JobError | None:
+        """Error for a delta above 1 / rows, with which a mechanism may publish a whole record; else None."""
         delta, rows = self.delta or 0.0, self.public_rows
         if rows and delta > 1 / rows:
             return JobError("privacy.delta", f"{delta:g} for {rows} rows permits the publication of a whole"
@@ -262,8 +266,8 @@ class WorkloadSection(Settings):
     def families(self) -> list[str]:
         """Names of the families that the part uses."""
         queries = self.given.get("predicates")
-        named = queries.values() if isinstance(queries, Mapping) else ()
-        return [self.family, *(one for one in named if isinstance(one, str) and one in family_names())]
+        by_axis = queries.values() if isinstance(queries, Mapping) else ()
+        return [self.family, *(name for name in by_axis if isinstance(name, str) and name in family_names())]
 
     @property
     def squared(self) -> list[str]:
@@ -378,7 +382,8 @@ class EngineSettings(Settings):
     @property
     def bytes(self) -> int:
         """Largest memory of counting, in bytes."""
-        if (match := MEMORY.match(self.memory_text)) is None:
+        match = MEMORY.match(self.memory_text)
+        if match is None:
             refuse("memory", self.memory_text, "a size such as 4GiB")
         number, unit = match.groups()
         return int(float(number) * UNITS[unit[0].upper() + unit[1:]])
@@ -504,9 +509,10 @@ def add_part(workload: Workload, part: WorkloadSection, unit: Sequence[str] = ()
     if part.family == SELECT:
         _add_selects(workload, part, unit)
         return
-    if wrong := next((name for name in ("sql", "query", "dialect") if getattr(part, name) is not None), None):
-        raise JobError(f"workload.{wrong}", f"given for family {part.family!r}", "SELECT statements without a family",
-                       "remove one of them")  # fmt: skip
+    for name in ("sql", "query", "dialect"):
+        if getattr(part, name) is not None:
+            raise JobError(f"workload.{name}", f"given for family {part.family!r}",
+                           "SELECT statements without a family", "remove one of them")  # fmt: skip
     if part.family == PREDICATES:
         _add_predicates(workload, part)
         return
@@ -575,6 +581,7 @@ def _add_predicates(workload: Workload, part: WorkloadSection) -> None:
 
 
 def _add_conditions(workload: Workload, part: WorkloadSection) -> None:
+    """Add single counts, each of the records that satisfy a condition."""
     given = [name for name in ("file", "attributes", "degree") if getattr(part, name) is not None]
     if given or isinstance(part.weight, list):
         raise JobError(f"workload.{(given or ['weight'])[0]}", "given together with conditions",
@@ -648,8 +655,9 @@ class TableSection(UnitSettings, Named):
 
     @model_validator(mode="after")
     def _charged(self) -> TableSection:
+        """Refuse settings that contradict each other, and settings of a charge for a public table."""
         charged = (self.rows, self.privacy_unit, self.totals)
-        if self.public and any(one is not None for one in charged):
+        if self.public and any(setting is not None for setting in charged):
             raise ValueError("a public table is released unchanged: remove rows, privacy_unit and totals")
         if self.key is not None and self.privacy_unit is not None:
             raise ValueError("a key identifies a row, and its rows are the privacy units: remove key or privacy_unit")
@@ -665,10 +673,10 @@ class TableSection(UnitSettings, Named):
         """Return the section with absolute paths; relative paths start at `folder`."""
         parts = None if self.workload is None else [part.resolved(folder) for part in self.workload]
         paths = {"path": located(folder, self.path), "domain": located(folder, self.domain)}
-        totals = self.totals and [one.resolved(folder) for one in self.totals]
+        totals = self.totals and [total.resolved(folder) for total in self.totals]
         time = self.time and self.time.resolved(folder)
-        own = {"workload": parts, "totals": totals, "time": time, "unit_through": self.resolved_hops(folder)}
-        return self.model_copy(update={**paths, **own})
+        sections = {"workload": parts, "totals": totals, "time": time, "unit_through": self.resolved_hops(folder)}
+        return self.model_copy(update={**paths, **sections})
 
     def read_domain(self) -> Domain:
         """Return the domain of the file with the rules of the job."""
@@ -733,6 +741,7 @@ class LinkSection(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> LinkSection:
+        """Refuse settings that do not fit the kind of the link: by a table of pairs, or by a column of the child."""
         many = self.kind == "many-to-many"
         if many != (self.via is not None):
             raise ValueError("via, the table of pairs, is required for kind many-to-many and for no other")
@@ -803,6 +812,7 @@ class JoinWorkload(WorkloadSection):
 
     @model_validator(mode="after")
     def _over_tables(self) -> JoinWorkload:
+        """Refuse settings that workloads of one table have alone."""
         if self.degree is not None or self.attributes is None:
             raise ValueError("a workload over several tables lists its attribute sets: set attributes, without degree")
         if self.count == "units":
@@ -818,9 +828,9 @@ class JoinWorkload(WorkloadSection):
     @property
     def requested(self) -> list[str]:
         """Names of all attributes, numbers included."""
-        named = [name for own in self.attributes or [] for name in own]
-        numbers = [self.given.get("of"), self.record_weight]
-        return list(dict.fromkeys([*named, *(one for one in numbers if isinstance(one, str))]))
+        in_sets = [name for names in self.attributes or [] for name in names]
+        numbers = [name for name in (self.given.get("of"), self.record_weight) if isinstance(name, str)]
+        return list(dict.fromkeys([*in_sets, *numbers]))
 
     @property
     def number(self) -> str | None:

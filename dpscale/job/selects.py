@@ -34,18 +34,19 @@ def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     JobError
         If a file cannot be read, or a statement reads a table that the job does not have or link.
     """
-    found = dict(content)
+    read = dict(content)
     tables = content.get("tables")
     if isinstance(tables, Mapping):
-        found["tables"] = {name: _with_texts(one, folder) for name, one in tables.items()}
-    found = _with_texts(found, folder)
-    parts = found.get("workload")
+        read["tables"] = {name: _with_texts(section, folder) for name, section in tables.items()}
+    read = _with_texts(read, folder)
+    parts = read.get("workload")
     if not isinstance(tables, Mapping):
         _check_names(parts if isinstance(parts, list) else [])
-        return found
+        return read
     parts = parts if isinstance(parts, list) else []
 
-    for name, section in found["tables"].items():
+    # a statement that reads one table moves to its workload, one that reads several becomes a join
+    for name, section in read["tables"].items():
         _check_table(name, section)
     joins = [part for part in parts if not _is_select(part) or "attributes" in part]
     for part in parts:
@@ -58,22 +59,29 @@ def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             named = _named(part, statement)
             several = requested_tables(statement)
             if len(several) == 1:
-                table = _known(statement, several[0], found["tables"])
-                section = found["tables"][table]
-                found["tables"][table] = {**section, "workload": [*section.get("workload", []), named]}
+                table = _known(statement, several[0], read["tables"])
+                section = read["tables"][table]
+                read["tables"][table] = {**section, "workload": [*section.get("workload", []), named]}
             else:
-                joins.append(named | _join(statement, several, found, folder))
-    found = {key: value for key, value in found.items() if key != "workload"} | ({"workload": joins} if joins else {})
-    _check_names([part for section in (found, *found["tables"].values()) for part in section.get("workload") or ()])
-    return found
+                joins.append(named | _join(statement, several, read, folder))
+
+    read = {key: value for key, value in read.items() if key != "workload"}
+    if joins:
+        read["workload"] = joins
+    _check_names([part for section in (read, *read["tables"].values()) for part in section.get("workload") or ()])
+    return read
 
 
 def _check_names(parts: Sequence[Any]) -> None:
     """Raise JobError if two statements of a job have one name."""
-    names = [one.name for part in parts if _is_select(part) and isinstance(part[QUERY], str)
-             for one in read_statements(part[QUERY], 1.0, str(part.get("dialect", DIALECT)))]  # fmt: skip
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise JobError("workload.query", f"two statements named {twice}", "a name of its own for each statement",
+    names = list[str]()
+    for part in parts:
+        if _is_select(part) and isinstance(part[QUERY], str):
+            statements = read_statements(part[QUERY], 1.0, str(part.get("dialect", DIALECT)))
+            names += [statement.name for statement in statements]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise JobError("workload.query", f"two statements named {twice[0]}", "a name of its own for each statement",
                        "write -- name: before one of them")  # fmt: skip
 
 
@@ -82,8 +90,10 @@ def _check_table(name: str, section: Any) -> None:
     parts = section.get("workload") if isinstance(section, Mapping) else None
     for part in parts if isinstance(parts, list) else []:
         text = part[QUERY] if _is_select(part) else None
-        for statement in read_statements(text, 1.0, str(part.get("dialect", DIALECT))) if isinstance(text, str) else ():
-            if [one.lower() for one in requested_tables(statement)] != [name.lower()]:
+        if not isinstance(text, str):
+            continue
+        for statement in read_statements(text, 1.0, str(part.get("dialect", DIALECT))):
+            if [table.lower() for table in requested_tables(statement)] != [name.lower()]:
                 raise JobError(f"sql {statement.name}", f"other tables than {name}, whose workload it is in",
                                f"FROM {name}", "move it to the [[workload]] of the job")  # fmt: skip
 
@@ -100,6 +110,7 @@ def _with_texts(section: Any, folder: Path) -> Any:
 
 
 def _with_text(part: Any, folder: Path) -> Any:
+    """Return a part of a workload with the text of its SQL file in place of the file's name; others as they are."""
     if not isinstance(part, Mapping) or not isinstance(part.get(SQL), str):
         return part
     if QUERY in part:
@@ -134,6 +145,7 @@ def _named(part: Mapping[str, Any], statement: Statement) -> dict[str, Any]:
 
 
 def _known(statement: Statement, table: str, tables: Mapping[str, Any]) -> str:
+    """Return the name in the job of a table that a statement reads; upper and lower case are the same there."""
     alike = [name for name in tables if name.lower() == table.lower()]
     if not alike:
         raise JobError(f"sql {statement.name}", f"table {table!r}", ", ".join(tables), nearest(table, list(tables)))
@@ -142,15 +154,19 @@ def _known(statement: Statement, table: str, tables: Mapping[str, Any]) -> str:
 
 def _join(statement: Statement, tables: Sequence[str], content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the attributes and links of a statement that joins tables."""
-    own = content["tables"]
+    sections = content["tables"]
     pairs = {str(name): link for name, link in _links(content)}
-    named = [_known(statement, one, {**own, **pairs}) for one in tables]
-    domain = Domain([renamed(axis, f"{table}.{axis.name}") for table in named if table in own
-                     for axis in Domain.read(located(folder, own[table]["domain"])).axes])  # fmt: skip
-    used, found = read_names(statement, domain), Scope(statement, domain).tables
-    known = {**own, **pairs}
-    by_alias = {alias: _known(statement, name, known) for alias, name in found.names.items()}
-    through = list(dict.fromkeys(_link(statement, join, by_alias, content) for join in found.joins))
+    known = {**sections, **pairs}
+    axes = []
+    for table in [_known(statement, name, known) for name in tables]:
+        if table in sections:
+            domain_of_table = Domain.read(located(folder, sections[table]["domain"]))
+            axes += [renamed(axis, f"{table}.{axis.name}") for axis in domain_of_table.axes]
+    domain = Domain(axes)
+
+    used, of_statement = read_names(statement, domain), Scope(statement, domain).tables
+    by_alias = {alias: _known(statement, name, known) for alias, name in of_statement.names.items()}
+    through = list(dict.fromkeys(_link(statement, join, by_alias, content) for join in of_statement.joins))
     sets = [domain.ordered(used)] if used else [(domain.axes[0].name,)]
     return {"attributes": [list(names) for names in sets], "through": through}
 
@@ -168,14 +184,18 @@ def _link(statement: Statement, join: Any, tables: Mapping[str, str], content: M
     `tables` has the names of the tables by their aliases in lower case.
     """
     table, known = tables[join.this.alias_or_name.lower()], [name for name, _ in _links(content)]
-    found = [name for name, link in _links(content) for ends in _ends(name, link, content)
-             if table in ends and {*ends} <= {*tables.values()} and _is_key(join, tables, ends)]  # fmt: skip
-    if len(found) != 1:
-        got = f"{len(found)} links of {table} with this key" if found else f"no link of {table} with this key alone"
+    matching = []
+    for name, link in _links(content):
+        for ends in _ends(name, link, content):
+            if table in ends and {*ends} <= {*tables.values()} and _is_key(join, tables, ends):
+                matching.append(name)
+    if len(matching) != 1:
+        number = f"{len(matching)} links of {table} with this key"
+        got = number if matching else f"no link of {table} with this key alone"
         takes = f"a JOIN by the key of one link of the job: {', '.join(known) or 'none'}"
         remedy = "write USING or ON with the columns of the key; conditions belong to WHERE"
         raise statement.error(join, takes, remedy, got)
-    return found[0]
+    return matching[0]
 
 
 Ends = dict[str, tuple[str, ...]]  # the two tables of a link with the columns of its key
@@ -184,8 +204,10 @@ Ends = dict[str, tuple[str, ...]]  # the two tables of a link with the columns o
 def _ends(name: str, link: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[Ends]:
     """Yield each step of a link: from the table of the foreign key, or of the pairs, to the table with the key."""
     parent, child = str(link.get("parent")), str(link.get("child"))
-    sections = {one: content["tables"].get(one) for one in (parent, child)}
-    keys = {one: _key(own.get("key")) if isinstance(own, Mapping) else () for one, own in sections.items()}
+    keys = {}
+    for table in (parent, child):
+        section = content["tables"].get(table)
+        keys[table] = _key(section.get("key")) if isinstance(section, Mapping) else ()
     if not link.get("via"):
         yield {child: _key(link.get("child_key")), parent: keys[parent]}
         return
@@ -199,18 +221,19 @@ def _key(columns: Any) -> tuple[str, ...]:
 
 def _is_key(join: Any, tables: Mapping[str, str], ends: Ends) -> bool:
     """Return whether the condition of a JOIN is that the keys of two tables are equal."""
-    (one, first), (other, second) = ends.items()
-    if using := [column.name.lower() for column in join.args.get("using") or []]:
+    (one, first), (other, second) = ends.items()  # both tables, with the columns of the key
+    using = [column.name.lower() for column in join.args.get("using") or []]
+    if using:
         return set(using) == set(first) == set(second) and len(using) == len(first)
 
     wanted = {frozenset({(one, a), (other, b)}) for a, b in zip(first, second, strict=True)}
-    found = list[Any]()
+    stated = list[Any]()
     for equality in _conjuncts(join.args["on"]):
         sides: list[Any] = [equality.left, equality.right] if isinstance(equality, exp.EQ) else []
         if not sides or not all(isinstance(side, exp.Column) for side in sides):
             return False
-        found.append(frozenset((tables.get(side.table.lower(), ""), side.name.lower()) for side in sides))
-    return len(found) == len(wanted) and set(found) == wanted
+        stated.append(frozenset((tables.get(side.table.lower(), ""), side.name.lower()) for side in sides))
+    return len(stated) == len(wanted) and set(stated) == wanted
 
 
 def _conjuncts(node: Any) -> Iterator[Any]:

@@ -25,14 +25,15 @@ def with_structures(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     JobError
         If a file cannot be read, or pgmpy is missing.
     """
-    found = dict(content)
+    read = dict(content)
     for key, value in content.items():
         if not isinstance(value, Mapping):
             continue
-        found[key] = with_structures(value, folder)
-        if key == MECHANISM and isinstance(file := value.get(PRIOR), str):
-            found[key][PRIOR] = families_of_file(located(folder, file))
-    return found
+        read[key] = with_structures(value, folder)
+        prior = value.get(PRIOR)
+        if key == MECHANISM and isinstance(prior, str):
+            read[key][PRIOR] = families_of_file(located(folder, prior))
+    return read
 
 
 def families_of_file(file: str) -> list[list[str]]:

@@ -22,8 +22,11 @@ def check_searches(job: TablesOfJob) -> None:
     _ = job.total_budget  # refuses additive deltas that do not fit the job
     for link in job.link:
         ends = [link.parent, *([link.child] if link.via else [])]
-        searched = [one for end in ends if end in job.tables for one in job.declared[end].searches]
-        names = [one.name for one in searched if one.search and one.search.uses_delta and one.outside == "drop"]
+        names = list[str]()  # attributes of which some values may not be found, so that their rows are dropped
+        for end in ends:
+            for searched in job.declared[end].searches if end in job.tables else ():
+                if searched.search and searched.search.uses_delta and searched.outside == "drop":
+                    names.append(searched.name)
         if names and link.dangling != "drop":
             raise JobError(f"link {link.called}: dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
                            " is not found are dropped", '"drop"', "set it, or other = true in the domain"
@@ -32,13 +35,15 @@ def check_searches(job: TablesOfJob) -> None:
 
 def check_counts(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:
     """Raise JobError unless counted links precede this link and have one of its tables as parent."""
-    field, called, counts = f"link {link.called}", {one.called: one for one in job.link}, link.counts or []
-    if late := next((name for name in counts if name not in before), None):
-        raise JobError(f"{field}: counts", f"{late!r}", "names of earlier links",
-                       nearest(late, before) if before else "remove it")  # fmt: skip
-    if foreign := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
-        raise JobError(f"{field}: counts", f"{foreign!r}, links of {called[foreign].parent}",
-                       f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
+    field, by_name, counts = f"link {link.called}", {other.called: other for other in job.link}, link.counts or []
+    for name in counts:
+        if name not in before:
+            raise JobError(f"{field}: counts", f"{name!r}", "names of earlier links",
+                           nearest(name, before) if before else "remove it")  # fmt: skip
+    for name in counts:
+        if by_name[name].parent not in (link.parent, link.child):
+            raise JobError(f"{field}: counts", f"{name!r}, links of {by_name[name].parent}",
+                           f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
 
 
 def check_order(job: TablesOfJob, link: LinkSection) -> None:
@@ -47,18 +52,19 @@ def check_order(job: TablesOfJob, link: LinkSection) -> None:
         return
     field, order = f"link {link.called}: degree", link.loop.order
     ends = (job.declared[name] for name in (link.parent, link.child))
-    u, v = ([domain[one].size for one in domain.names] for domain in ends)
-    most = len(u) + len(v) + len(link.counts or [])
-    if link.degree is not None and order > most:
-        raise JobError(field, f"{order}, but the tables have {most} attributes", f"from 2 to {most}", "lower it")
-    if (cells := sum(marginal_cells(u, v, order))) > MOST_CELLS:
+    u, v = ([domain[name].size for name in domain.names] for domain in ends)
+    largest = len(u) + len(v) + len(link.counts or [])
+    if link.degree is not None and order > largest:
+        raise JobError(field, f"{order}, but the tables have {largest} attributes", f"from 2 to {largest}", "lower it")
+    cells = sum(marginal_cells(u, v, order))
+    if cells > MOST_CELLS:
         raise JobError(field, f"{order}, whose marginals have {cells:,} cells", f"at most {MOST_CELLS:,}", "lower it")
 
 
 def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:
     """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents."""
-    field = f"link {link.called}"
-    if link.order and link.order[0] not in (names := job.declared[link.child].names):
+    field, names = f"link {link.called}", job.declared[link.child].names
+    if link.order and link.order[0] not in names:
         raise JobError(f"{field}: order_by", f"{link.order[0]!r}", f"an attribute of {link.child}: {', '.join(names)}",
                        nearest(link.order[0], list(names)))  # fmt: skip
     if link.order and job.declared[link.child][link.order[0]].search is not None:
@@ -67,12 +73,13 @@ def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> Non
     if link.order and not has_bounded_parents(job, link):
         raise JobError(f"{field}: order_by", f"children of {link.parent}, whose rows have no bound", "a parent whose"
                        " rows belong to units", "set it for the link by which rows belong to their unit")  # fmt: skip
-    called = {one.called: one for one in job.link}
+
+    by_name = {section.called: section for section in job.link}
     for name in link.parents or []:
         if name not in before:
             raise JobError(f"{field}: parents", f"{name!r}", "names of earlier links",
                            nearest(name, before) if before else "remove it")  # fmt: skip
-        other = called[name]
+        other = by_name[name]
         if other.child != link.child or other.via or has_bounded_parents(job, other):
             raise JobError(f"{field}: parents", f"{name!r}, a link of {other.parent} and {other.child}",
                            f"links of {link.child} to a public or side table", "remove it")  # fmt: skip
@@ -86,9 +93,10 @@ def check_references(job: TablesOfJob) -> None:
     for link in job.foreign_keys[len(job.link) :]:
         changed: dict[str, object] = {name: getattr(link, name) for name in ("max_degree", "counts", "loops")}
         changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
-        if given := next((name for name, value in changed.items() if value is not None), None):
-            raise JobError(f"link {link.called}: {given}", f"{changed[given]!r} between two public tables",
-                           "rows that are released unchanged", "remove it")  # fmt: skip
+        for name, value in changed.items():
+            if value is not None:
+                raise JobError(f"link {link.called}: {name}", f"{value!r} between two public tables",
+                               "rows that are released unchanged", "remove it")  # fmt: skip
 
 
 def check_whole_rows(job: TablesOfJob) -> None:
@@ -98,10 +106,14 @@ def check_whole_rows(job: TablesOfJob) -> None:
         parts = [part for part in job.tables[name].workload or () if part.counts_rows]
         if not parts or any(part.degree or (part.attributes is None and not part.statements) for part in parts):
             continue
-        named = {one for part in parts for own in part.attributes or () for one in own}
-        selects = [one for part in parts for one in part.statements]
-        named |= {one for statement in selects for one in read_names(statement, job.declared[name])}
-        if left := next((one for one in job.declared[name].names if one not in named), None):
-            raise JobError(f"tables.{name}.workload", f"no set with {left!r}", "every attribute and level in a set,"
-                           " because links are between whole rows", f'add a set with it, for example [["{left}"]]'
-                           " of family \"marginal\"")  # fmt: skip
+        requested = set[str]()
+        for part in parts:
+            for names in part.attributes or ():
+                requested.update(names)
+            for statement in part.statements:
+                requested.update(read_names(statement, job.declared[name]))
+        missing = [attribute for attribute in job.declared[name].names if attribute not in requested]
+        if missing:
+            raise JobError(f"tables.{name}.workload", f"no set with {missing[0]!r}",
+                           "every attribute and level in a set, because links are between whole rows",
+                           f'add a set with it, for example [["{missing[0]}"]] of family "marginal"')  # fmt: skip

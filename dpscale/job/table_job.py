@@ -154,11 +154,12 @@ class TableJob:
     @property
     def distributions(self) -> dict[str, str]:
         """Versions of other distributions whose plug-ins the job names, by name."""
-        families = (family_distribution(name) for part in self.workload for name in part.families)
-        foreign = (self.method.distribution, distribution(self.reconstruction.name), *families)
-        return dict(one.rsplit(" ", 1) for one in (*foreign, *self.data.distributions) if one)
+        families = [family_distribution(name) for part in self.workload for name in part.families]
+        named = [self.method.distribution, distribution(self.reconstruction.name), *families, *self.data.distributions]
+        return dict(name_and_version.rsplit(" ", 1) for name_and_version in named if name_and_version)
 
     def _remedy(self, requested: str) -> str:
+        """Return advice for a requested reconstruction that the mechanism does not have."""
         setting = self.method.requires.get(requested)
         if setting:
             return f"leave it out, or set {setting}"
@@ -252,13 +253,15 @@ class TableJob:
         return self.shares.cut or 0.0
 
     def _unit_share(self, domain: Domain) -> float:
+        """Return the share of the budget for numbers of distinct units: as stated, or by the number of sets."""
         units = self.unit_workload(domain)
         if units is None:
             return 0.0
         if self.shares.units is not None:
             return self.shares.units
-        sets, rows = (sum(len(part.sets) for part in one.parts) for one in (units, self.build_workload(domain)))
-        return sets / (sets + rows) * (1 - self._cut_share)
+        sets_of_units = sum(len(part.sets) for part in units.parts)
+        sets_of_rows = sum(len(part.sets) for part in self.build_workload(domain).parts)
+        return sets_of_units / (sets_of_units + sets_of_rows) * (1 - self._cut_share)
 
     def unit_workload(self, domain: Domain) -> Workload | None:
         """Return the sets whose distinct units are counted; None if there are none. Raises JobError for other parts."""
@@ -293,25 +296,26 @@ class TableJob:
 
         The noisy counts of the search then join the estimates, which are least squares.
         """
-        [name, *others] = [one.name for one in domain.searches] or [""]
+        [name, *others] = [attribute.name for attribute in domain.searches] or [""]
         if not name or others or not counts_all_cells(domain[name]) or self._cut_share:
             return None
         [part, *more] = self.workload
-        sets = [names for own in self.build_workload(domain).parts for names in own.sets]
-        alone = not more and part.family == MARGINAL.name and part.counts_rows and set(sets) == {(name,)}
-        exact = self.reconstruction.form == self.method.forms(self.options)[0] == "least_squares"
-        return name if alone and exact else None
+        sets = [names for built in self.build_workload(domain).parts for names in built.sets]
+        only_counts = not more and part.family == MARGINAL.name and part.counts_rows and set(sets) == {(name,)}
+        is_least_squares = self.reconstruction.form == self.method.forms(self.options)[0] == "least_squares"
+        return name if only_counts and is_least_squares else None
 
     def answer_budget(self, domain: Domain) -> Budget:
         """Return the budget that determines the error of an answer: with the search if its counts are the answers."""
         return self.search_budget(domain).total if self.counting_search(domain) else self.row_budget(domain)
 
     def read_domain(self) -> Domain:
+        """Return the domain of the table without its period, with the bounds of a unit, public totals and squares."""
         rows = self.data.max_rows_per_unit
         domain = without_period(self.data.read_domain(), self.data.period)
         check_unit_needed(domain, rows is not None)
         domain = domain.for_rows_per_unit(rows or 1)
-        domain = domain.with_totals([one.model_dump() for one in self.data.totals or []])
+        domain = domain.with_totals([total.model_dump() for total in self.data.totals or []])
         check_totals(domain.public_totals, rows)
         return domain.with_squares([name for part in self.workload for name in part.squared])
 

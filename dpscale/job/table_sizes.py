@@ -52,7 +52,8 @@ def least_rows(job: Job, name: str) -> int:
     children = [link.child for link in job.link if link.parent == name and link.via is None]
     has_children = any(child != name for child in children)
     needs = [(int(has_children), "")]  # least numbers of rows with their reasons
-    for link in (link for child in job.tables for link in required_links(job, child) if link.parent == name):
+    to_children = [link for child in job.tables for link in required_links(job, child) if link.parent == name]
+    for link in to_children:
         if link.child != name:
             rows = least_rows(job, link.child)
             reason = f"{link.child} has {rows} rows, at most {link.bound} per row of {name}"
@@ -101,6 +102,9 @@ def decreasing_sizes(
 ) -> dict[str, float]:
     """Return the sizes of least weighted squared distance in which no table exceeds the one above it.
 
+    The problem, min Σ w (x − s)² with x_child ≤ x_parent, is solved by its dual, which is a least squares problem with
+    non-negative multipliers.
+
     Parameters
     ----------
     sizes, weights : mapping of str to float
@@ -115,12 +119,12 @@ def decreasing_sizes(
     names = list(sizes)
     if not above:
         return dict(sizes)
-    differences = np.zeros((len(above), len(names)))
+    differences = np.zeros((len(above), len(names)))  # x_child − x_parent
     for row, (child, parent) in zip(differences, above.items(), strict=True):
         row[names.index(child)], row[names.index(parent)] = 1.0, -1.0
     root = np.sqrt([weights[name] for name in names])
     values: Floats = np.array([sizes[name] for name in names])
     scale = max(float(np.abs(values * root).max()), 1e-300)
-    multipliers, _ = optimize.nnls(differences.T / root[:, None], values * root / scale)  # dual of the least squares
-    found = values - scale * (differences.T @ multipliers) / root**2
-    return dict(zip(names, found.tolist(), strict=True))
+    multipliers, _ = optimize.nnls(differences.T / root[:, None], values * root / scale)
+    nearest = values - scale * (differences.T @ multipliers) / root**2
+    return dict(zip(names, nearest.tolist(), strict=True))

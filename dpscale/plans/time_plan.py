@@ -181,10 +181,9 @@ class TimePlan:
         return float(np.mean([self.variance(one, period) for one in kinds for period in range(self.horizon)]))
 
     def context(self, amount: float | None = None, structure: Any = None) -> PeriodContext:
-        """Return the context of the plan of a period: its structure is chosen for the middle of the horizon.
+        """Return the context of the plan of a period.
 
-        The context has the squared weight of a value's noise in the answers at that time, and how many values they
-        sum.
+        Its structure is chosen for answers in the middle of the horizon.
         """
         middle = (self.horizon - 1) // 2
         kind = CUMULATIVE if CUMULATIVE in self.answers else self.answers[0]
