@@ -67,38 +67,33 @@ def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     Raises JobError if neither the domain file nor the folders of the data define them.
     """
     name, domain = str(data.period), Domain.read(data.domain)
-    attribute = domain[name] if name in domain.names else _of_folders(data, settings)
+    dates = domain[name] if name in domain.names else _of_folders(data, settings)
     unique = [form.name for form in domain.formats if form.unique]
     if unique:
         raise JobError("data.period", f"given with the unique format {unique[0]!r}", "formats with unique = false",
                        "set it: rows of different periods may have the same text")  # fmt: skip
-    if attribute.kind != "date":
-        raise JobError("data.period", f"{name!r}, an attribute of kind {attribute.kind}", 'an attribute of kind "date"',
+    if dates.kind != "date":
+        raise JobError("data.period", f"{name!r}, an attribute of kind {dates.kind}", 'an attribute of kind "date"',
                        "name another, or change its kind in the domain file")  # fmt: skip
-    if settings.start is not None and _read_start(attribute.by, settings.start) != attribute.low:
-        raise JobError("time.start", f"{settings.start} for periods from {name_of(attribute.by, attribute.low)}",
+    if settings.start is not None and _read_start(dates.by, settings.start) != dates.low:
+        raise JobError("time.start", f"{settings.start} for periods from {name_of(dates.by, dates.low)}",
                        "the first period of the domain file", "leave it out")  # fmt: skip
-    if settings.horizon not in (None, attribute.listed):
-        raise JobError("time.horizon", f"{settings.horizon} for {attribute.listed} periods from"
-                       f" {name_of(attribute.by, attribute.low)} to {name_of(attribute.by, attribute.high)} in the domain file",
+    if settings.horizon not in (None, dates.listed):
+        raise JobError("time.horizon", f"{settings.horizon} for {dates.listed} periods from"
+                       f" {name_of(dates.by, dates.low)} to {name_of(dates.by, dates.high)} in the domain file",
                        "the number of periods from low to high", "set the same number")  # fmt: skip
-    if not 2 <= attribute.listed <= MOST_PERIODS:
-        raise JobError("time.horizon", f"{attribute.listed}", f"2 to {MOST_PERIODS} periods", "change low or high")
-    if data.privacy_unit is not None and data.unit_column in attribute.columns:
+    if not 2 <= dates.listed <= MOST_PERIODS:
+        raise JobError("time.horizon", f"{dates.listed}", f"2 to {MOST_PERIODS} periods", "change low or high")
+    if data.privacy_unit is not None and data.unit_column in dates.columns:
         raise JobError("data.privacy_unit", f"{data.privacy_unit!r}, the column of the period", "the column of a unit",
                        "name another")  # fmt: skip
-    if settings.window is not None and settings.window > attribute.listed:
-        raise JobError("time.window", f"{settings.window} for {attribute.listed} periods", "at most the number of periods",
+    if settings.window is not None and settings.window > dates.listed:
+        raise JobError("time.window", f"{settings.window} for {dates.listed} periods", "at most the number of periods",
                        "reduce it")  # fmt: skip
-    if (
-        attribute.outside == "clip"
-        or attribute.groups
-        or attribute.outside == "category"
-        or attribute.nulls == "category"
-    ):
+    if dates.outside == "clip" or dates.groups or dates.outside == "category" or dates.nulls == "category":
         raise JobError("data.period", f"{name!r}, which has cells that are no periods", "a date attribute whose"
                        ' outside and nulls are "reject" or "drop"', "change them in the domain file")  # fmt: skip
-    return attribute
+    return dates
 
 
 def _read_start(by: str, start: str | int) -> int:

@@ -79,7 +79,11 @@ class AncestralSampler:
         return ()
 
     def rows(self, part: RowPart, release: str) -> Integers32:
-        """Return the part's rows over cells, shape (count, d)."""
+        """Return the part's rows over cells, shape (count, d).
+
+        Each step draws the groups of some attributes given those of earlier ones; last, cells are drawn within the
+        groups.
+        """
         stream = PublicStream(release, "ancestral", *part.key)
         rows = np.zeros((part.count, len(self.names)), np.int32)
         for step in self.steps:
@@ -94,6 +98,7 @@ class AncestralSampler:
         return rows
 
     def _codes(self, rows: Integers32, columns: tuple[int, ...]) -> Integers:
+        """Return the number of each row's combination of groups in some columns, row-major, shape (rows,)."""
         codes = np.zeros(len(rows), np.int64)
         for column in columns:
             codes = codes * self.sizes[column] + rows[:, column]
@@ -126,14 +131,18 @@ def ancestral_sampler(model: GraphicalModel) -> AncestralSampler:
         if len(shared) < len(clique)
     ]
     within = [_within(model, name) for name in names]
-    ones = {name: model.marginal([name]) for name in names}
+    one_ways = {name: model.marginal([name]) for name in names}
 
     return AncestralSampler(
-        names, tuple(model.groups[name].count for name in names), tuple(steps), tuple(within), ones, model.total
+        names, tuple(model.groups[name].count for name in names), tuple(steps), tuple(within), one_ways, model.total
     )
 
 
 def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ...], table: Floats) -> Step:
+    """Return the step that draws the attributes of a clique that its parent does not share, given the `shared` ones.
+
+    Where the shared groups have probability 0, the new attributes have their own marginal.
+    """
     new = tuple(name for name in clique if name not in shared)
     axes = [clique.index(name) for name in (*shared, *new)]
     shape = tuple(table.shape[clique.index(name)] for name in new)
@@ -181,5 +190,5 @@ def read_ancestral(path: Path) -> AncestralSampler:
             for i, (given, new, shape) in enumerate(index["steps"])
         )
         within = tuple(arrays[f"within{i}"] for i in range(len(names)))
-        ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
-        return AncestralSampler(names, tuple(index["sizes"]), steps, within, ones, index["total"])
+        one_ways = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
+        return AncestralSampler(names, tuple(index["sizes"]), steps, within, one_ways, index["total"])

@@ -32,13 +32,18 @@ LEAST = 1e-12
 def refine_to_cells(
     targets: PairTargets, cells: CellDistribution, rows: Integers32, stream: PublicStream
 ) -> Integers32:
-    """Return rows over cells, shape (n, d), from rows over groups."""
+    """Return rows over cells, shape (n, d), from rows over groups of cells.
+
+    Attributes that have groups of several cells are refined one after the other, in ROUNDS rounds. From the second
+    round on, the cells of all other such attributes are known; pairs with too many cells are used by their groups.
+    """
     out, sizes = rows.copy(), [cells.groups[name].size for name in targets.layout.names]
     coarse = [i for i in range(len(sizes)) if targets.layout.sizes[i] < sizes[i] and len(rows)]
     for place, i in enumerate(coarse * ROUNDS):
-        others = coarse if place >= len(coarse) else coarse[:place]
+        is_first_round = place < len(coarse)
+        others = coarse[:place] if is_first_round else coarse
         fine = [j for j in others if j != i and sizes[i] * sizes[j] <= len(rows)]
-        initial = np.ascontiguousarray(out[:, i]) if place >= len(coarse) else None
+        initial = None if is_first_round else np.ascontiguousarray(out[:, i])
         out[:, i] = _AttributeRefinement(targets, cells, rows, out, frozenset(fine), i).cells(stream, initial)
     return out
 
@@ -57,8 +62,9 @@ class _AttributeRefinement:
     def cells(self, stream: PublicStream, initial: Integers32 | None) -> Integers32:
         """Return the cell of each row, from `initial`, the cells of an earlier round, if given."""
         cells = self._initial_cells(stream) if initial is None else initial
-        starts, targets = self._targets()
+        starts, targets = self._targets()  # pairs with the other attributes
         alone = self.one * (len(self.rows) / self.one.sum())
+        # rounded, so that platforms with another logarithm draw the same cells
         inside = (np.rint(np.log(np.maximum(self._log_shares, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
         bounds, state = np.array([*self.groups.starts, self.groups.size], np.int64), stream.state()
         weights, slopes = _feedback(targets, self._counts(cells, starts, len(targets)), BETA)
@@ -101,11 +107,11 @@ class _AttributeRefinement:
         bounds = [*self.groups.starts, self.groups.size]
 
         for g in range(self.groups.count):
-            mine = order[ends[g] : ends[g + 1]]
+            in_group = order[ends[g] : ends[g + 1]]
             if bounds[g + 1] == bounds[g] + 1:
-                cells[mine] = bounds[g]
-            elif len(mine):
-                cells[mine] = bounds[g] + stream.systematic(self.one[bounds[g] : bounds[g + 1]], len(mine))
+                cells[in_group] = bounds[g]
+            elif len(in_group):
+                cells[in_group] = bounds[g] + stream.systematic(self.one[bounds[g] : bounds[g + 1]], len(in_group))
 
         return cells
 
@@ -120,19 +126,24 @@ class _AttributeRefinement:
 
     def _shares(self, j: int) -> Floats:
         """Return the shares implied by pairs of groups, 1-ways and dependencies, shape (values of j, cells of i)."""
-        names = self.targets.layout.names[self.i], self.targets.layout.names[j]
-        if (known := self._determined_shares(j)) is not None:
-            return known
-        found = self._over_groups(j)
+        determined = self._determined_shares(j)
+        if determined is not None:
+            return determined
+        shares = self._over_groups(j)
         if j in self.fine:
-            found = found[self.distribution.groups[names[1]].labels] * self._shares_in_group(j)[:, None]
-        return np.ascontiguousarray(found)
+            labels = self.distribution.groups[self.targets.layout.names[j]].labels
+            shares = shares[labels] * self._shares_in_group(j)[:, None]
+        return np.ascontiguousarray(shares)
 
     def _determined_shares(self, j: int) -> Floats | None:
-        """Return the shares if i and j have a common determinant (one of them or a third), else None."""
+        """Return the shares of `_shares` if an attribute determines both i and j by rules, else None.
+
+        The determinant is i, j or a third attribute; the shares then follow from its 1-way marginal.
+        """
         name, other = self.targets.layout.names[self.i], self.targets.layout.names[j]
-        cells = {one: every_cell(self.distribution.groups[one].size) for one in (name, other)}
-        groups = {**self.distribution.groups, **(cells if j in self.fine else {name: cells[name]})}
+        groups = dict(self.distribution.groups)
+        for refined in (name, other) if j in self.fine else (name,):
+            groups[refined] = every_cell(self.distribution.groups[refined].size)
         known = known_pair(self.distribution.rules, (other, name), self.distribution.ones, groups)
         return None if known is None else known / self.one.sum()
 
@@ -162,12 +173,17 @@ class _AttributeRefinement:
 
     def _shares_by_dependent(self, rule: FunctionalDependency, k: int, j: int) -> Floats:
         """Return the shares by the dependent attribute k of i: maximum entropy given i, k and j by pairs of groups."""
-        both = known_pair([rule], rule.names, self.distribution.ones, self.distribution.groups) / self.one.sum()
+        determined = known_pair([rule], rule.names, self.distribution.ones, self.distribution.groups) / self.one.sum()
         dependent_pair = self._pair(k, j)
-        margins = [((0, 1), both), ((0, 2), self._pair(self.i, j)), ((1, 2), dependent_pair)]
-        table = proportional_fit(np.multiply.outer(both, dependent_pair.sum(axis=0)), margins, THROUGH, LEAST)
-        at = self.groups.labels, self.distribution.groups[rule.dependent].labels[np.array(rule.of)]
-        return np.asarray((table[at] * (self.one / self.one.sum() / np.maximum(both[at], LEAST))[:, None]).T)
+        margins = [((0, 1), determined), ((0, 2), self._pair(self.i, j)), ((1, 2), dependent_pair)]
+        table = proportional_fit(np.multiply.outer(determined, dependent_pair.sum(axis=0)), margins, THROUGH, LEAST)
+        groups_of_cells = self.groups.labels, self.distribution.groups[rule.dependent].labels[np.array(rule.of)]
+        return np.asarray(
+            (
+                table[groups_of_cells]
+                * (self.one / self.one.sum() / np.maximum(determined[groups_of_cells], LEAST))[:, None]
+            ).T
+        )
 
     def _pair(self, first: int, second: int) -> Floats:
         """Return shares over groups, one axis each."""

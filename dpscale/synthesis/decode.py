@@ -142,11 +142,11 @@ def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:
 
 
 def _days(attribute: Attribute, cells: Integers32, stream: PublicStream) -> NDArray[np.int32]:
-    """Return days drawn uniformly from each period."""
+    """Return days since 1970 drawn uniformly from each period, given the cells of a date attribute (its periods)."""
     numbers = range(attribute.low, attribute.high + 2)
     begins = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers])
-    first, beyond = begins[cells], begins[cells + 1]
-    return np.asarray(first + np.floor(stream.uniforms(len(cells)) * (beyond - first)), np.int32)
+    first, following = begins[cells], begins[cells + 1]
+    return np.asarray(first + np.floor(stream.uniforms(len(cells)) * (following - first)), np.int32)
 
 
 def row_step(attribute: Attribute, wanted: pa.DataType | None) -> float:
@@ -160,12 +160,12 @@ def row_step(attribute: Attribute, wanted: pa.DataType | None) -> float:
 
 
 def _inside(attribute: Attribute, bins: Integers32, step: float, stream: PublicStream) -> NDArray[np.float64]:
-    """Return uniform numbers in each bin, without its right edge."""
+    """Return uniform numbers in each bin, without its right edge; multiples of `step` if it is above 0."""
     edges = np.asarray(attribute.edges)
     low, high, share = edges[bins], edges[bins + 1], stream.uniforms(len(bins))
     if step:
-        first, beyond = np.ceil(low / step), np.ceil(high / step)
-        return np.asarray(np.floor(first + share * np.maximum(beyond - first, 1)) * step)
+        first, following = np.ceil(low / step), np.ceil(high / step)
+        return np.asarray(np.floor(first + share * np.maximum(following - first, 1)) * step)
     return np.asarray(np.clip(low + share * (high - low), low, np.nextafter(high, low)))
 
 

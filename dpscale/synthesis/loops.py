@@ -28,6 +28,9 @@ def sweep_cells(
         `bounds[g]`: first cell of group g.
     starts : ndarray of int64
         `starts[j]`: start of (group of j) × (cell of i); −1: no such pair.
+    weights, slopes : ndarray of float32
+        Feedback of the counts of all pairs: what a row in a cell adds to its logarithm, and by how much that decreases
+        with each row.
     inside : ndarray of float32
         Logarithms of the cells' shares of their group.
     alone, alone_slopes : ndarray of float32
@@ -42,17 +45,17 @@ def sweep_cells(
         if width == U1:
             continue
 
-        own = alone_slopes[low + old]
+        correction = alone_slopes[low + old]  # the row itself is in the counts
         for c in range(width):
             logits[c] = inside[low + c] + alone[low + c]
         for t in range(len(partners)):
             j = partners[t]
             value = np.uint64(refined[r, j] if fine[j] else rows[r, j])
             lines[t] = np.uint64(starts[j]) + value * size + low
-            own += slopes[lines[t] + old]
+            correction += slopes[lines[t] + old]
 
         gather(weights, lines, np.uint64(len(partners)), width, logits)
-        logits[old] += own
+        logits[old] += correction
         new = np.uint64(sample_index(logits, np.int64(width), buffer, state))
         if new == old:
             continue
@@ -100,10 +103,10 @@ def count_sets(rows: Integers32, weights: Floats, members: Integers, counts: Flo
         last = min(len(rows), first + BLOCK)
         for t in range(len(members)):
             for r in range(first, last):
-                at = members[t, 0]
-                for place in range(1, members.shape[1], 2):
-                    at += rows[r, members[t, place]] * members[t, place + 1]
-                counts[at] += weights[r]
+                cell = members[t, 0]
+                for place in range(1, members.shape[1], 2):  # attributes, each followed by its stride
+                    cell += rows[r, members[t, place]] * members[t, place + 1]
+                counts[cell] += weights[r]
 
 
 @compiled("int64[::1](int32[:, ::1], int64[:, ::1], int64[::1])")
@@ -136,7 +139,11 @@ def weigh_triples(
     beta: float,
     weights: Floats32,
 ) -> None:
-    """Write W = −β (C + ½ − T) / (T + floor), followed by the slopes, in the three orientations of each triple."""
+    """Write W = −β (C + ½ − T) / (T + floor), followed by the slopes, in the three orientations of each triple.
+
+    C are `counts` and T the `wanted` ones, of the cells of all triples. In an orientation the cells of one attribute
+    are adjacent: for each pair of cells of the other two, a line of W and then a line of slopes β / (T + floor).
+    """
     for t in range(len(sets)):
         ni, nj, nk = sizes[sets[t, 0]], sizes[sets[t, 1]], sizes[sets[t, 2]]
         by_i = 6 * ends[t]

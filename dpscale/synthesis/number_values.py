@@ -114,12 +114,12 @@ class NumberTargets:
     @property
     def reported(self) -> list[GroupTargets]:
         """The smallest sets, of at most MOST_REPORTED groups together."""
-        found, groups = list[GroupTargets](), 0
-        for one in reversed(self.sets):
-            groups += len(one.known)
+        reported, groups = list[GroupTargets](), 0
+        for by in reversed(self.sets):
+            groups += len(by.known)
             if groups <= MOST_REPORTED:
-                found.append(one)
-        return found
+                reported.append(by)
+        return reported
 
 
 def select_sets(found: Sequence[GroupTargets], most_groups: int) -> tuple[GroupTargets, ...]:
@@ -127,35 +127,38 @@ def select_sets(found: Sequence[GroupTargets], most_groups: int) -> tuple[GroupT
 
     Small sets come first, and among those of one size the ones whose means differ most from that of all records.
     """
-    (whole,) = [one for one in found if not one.names]
-    ranked = sorted((one for one in found if one.names), key=lambda one: (len(one.names), -_signal(one, whole)))
+    (total,) = [targets for targets in found if not targets.names]
+    by_attributes = [targets for targets in found if targets.names]
+    ranked = sorted(by_attributes, key=lambda targets: (len(targets.names), -_signal(targets, total)))
+
     chosen, groups = list[GroupTargets](), 1
-
-    for one in ranked[:MOST_SETS]:
-        groups += len(one.known)
+    for targets in ranked[:MOST_SETS]:
+        groups += len(targets.known)
         if groups <= most_groups:
-            chosen.append(one)
-    return (*reversed(chosen), whole)
+            chosen.append(targets)
+    return (*reversed(chosen), total)
 
 
-def _signal(one: GroupTargets, whole: GroupTargets) -> float:
-    """Return Σ (sum − n · mean)² in squared standard errors, less one for each visible group."""
-    seen = one.visible
-    expected = one.known[seen] * whole.means[0]
-    return float((((one.sums[seen] - expected) / one.errors[seen]) ** 2 - 1).sum()) if whole.visible[0] else 0.0
+def _signal(targets: GroupTargets, total: GroupTargets) -> float:
+    """Return how much the means of groups differ from the mean of all records, beyond noise.
+
+    It is Σ (sum − n · mean)² in squared standard errors, less one for each visible group.
+    """
+    if not total.visible[0]:
+        return 0.0
+    seen = targets.visible
+    expected = targets.known[seen] * total.means[0]
+    return float((((targets.sums[seen] - expected) / targets.errors[seen]) ** 2 - 1).sum())
 
 
 def write_number_targets(path: Path, numbers: Sequence[NumberTargets]) -> None:
     """Write targets exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
-    index = [
-        {"name": number.name, "sets": [[own.names, own.sizes, own.width] for own in number.sets]} for number in numbers
-    ]
-    arrays = {
-        f"{i} {j} {field}": getattr(own, field)
-        for i, number in enumerate(numbers)
-        for j, own in enumerate(number.sets)
-        for field in FIELDS
-    }
+    index, arrays = [], {}
+    for i, number in enumerate(numbers):
+        index.append({"name": number.name, "sets": [[by.names, by.sizes, by.width] for by in number.sets]})
+        for j, by in enumerate(number.sets):
+            for field in FIELDS:
+                arrays[f"{i} {j} {field}"] = getattr(by, field)
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
@@ -164,14 +167,14 @@ def read_number_targets(path: Path) -> tuple[NumberTargets, ...]:
     """Return the targets in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index: list[dict[str, Any]] = json.loads(str(arrays["index"]))
-        return tuple(
-            NumberTargets(one["name"], tuple(
-                GroupTargets(tuple(names), tuple(sizes), width=width,
-                             **{field: arrays[f"{i} {j} {field}"] for field in FIELDS})
-                for j, (names, sizes, width) in enumerate(one["sets"])
-            ))
-            for i, one in enumerate(index)
-        )  # fmt: skip
+        numbers = []
+        for i, number in enumerate(index):
+            sets = []
+            for j, (names, sizes, width) in enumerate(number["sets"]):
+                fields = {field: arrays[f"{i} {j} {field}"] for field in FIELDS}
+                sets.append(GroupTargets(tuple(names), tuple(sizes), width=width, **fields))
+            numbers.append(NumberTargets(number["name"], tuple(sets)))
+        return tuple(numbers)
 
 
 SWEEPS, SPREADS, CLOSE = 24, 16, 1e-7
@@ -249,16 +252,18 @@ def draw_steps(
     known = last >= first
     if number.nulls == "skip" and not attributes:
         known = _draw_known(targets, rows, order, stream)
-    steps = np.full(len(rows.cells), -1, np.int64)
-    ranges = Ranges(first / number.steps, (last - first) / number.steps).select(known)
-    chosen, own = rows.select(known), order[known[order]]
-    own = (np.cumsum(known) - 1)[own]
-    shares = _start(targets.sets[-1], ranges, own, stream)
-    sums = [_part_sums(one, chosen, totals, number.low / number.steps) for one, totals in _with_totals(targets, rows)]
-    shares = _rake(shares, ranges, chosen, targets.sets, sums)
-    exact = np.clip(ranges.values(shares) * number.steps, first[known], last[known])
-    steps[known] = np.clip(stream.rounded_in_order(exact, own, EDGE), first[known], last[known])
 
+    # only rows with a value from here on; `order_of_known` has their numbers among these rows
+    ranges = Ranges(first / number.steps, (last - first) / number.steps).select(known)
+    chosen, order_of_known = rows.select(known), (np.cumsum(known) - 1)[order[known[order]]]
+    shares = _start(targets.sets[-1], ranges, order_of_known, stream)
+    low = number.low / number.steps
+    sums = [_part_sums(by, chosen, totals, low) for by, totals in _with_totals(targets, rows)]
+    shares = _rake(shares, ranges, chosen, targets.sets, sums)
+
+    exact = np.clip(ranges.values(shares) * number.steps, first[known], last[known])
+    steps = np.full(len(rows.cells), -1, np.int64)
+    steps[known] = np.clip(stream.rounded_in_order(exact, order_of_known, EDGE), first[known], last[known])
     return steps
 
 
@@ -288,23 +293,23 @@ def _draw_known(targets: NumberTargets, rows: RowGroups, order: Integers, stream
     return stream.rounded_in_order(shares, order, EDGE) > 0
 
 
-def _part_sums(one: GroupTargets, rows: RowGroups, totals: Integers | None, low: float) -> Floats:
+def _part_sums(targets: GroupTargets, rows: RowGroups, totals: Integers | None, low: float) -> Floats:
     """Return the sums of the part's rows in the groups of a set; nan for groups that are not visible.
 
     With the low end L of the range, the sum of the column is Σ (L + u). If a group has more or fewer rows than released
     records, Σ u makes up for L times the difference, up to one standard error of the sum: means stay near their
     estimates even if L is far from 0.
     """
-    present, records = rows.present(one), one.known * rows.scale
-    share = np.ones(len(present))
+    present, records = rows.present(targets), targets.known * rows.scale  # in the part, and in all parts as released
+    share = np.ones(len(present))  # of the part in all parts
     if totals is not None:
-        whole = np.minimum(np.maximum(records, 1e-9), totals)
-        share = np.divide(present, whole, out=np.zeros(len(present)), where=whole > 0)
+        of_all = np.minimum(np.maximum(records, 1e-9), totals)
+        share = np.divide(present, of_all, out=np.zeros(len(present)), where=of_all > 0)
 
-    most = one.value_errors * rows.scale * share
-    offset = np.clip(low * (records * share - present), -most, most)
-    sums = one.sums * rows.scale * share + offset
-    return np.where(one.visible & (present > 0), np.clip(sums, 0, present), np.nan)
+    largest = targets.value_errors * rows.scale * share
+    offset = np.clip(low * (records * share - present), -largest, largest)
+    sums = targets.sums * rows.scale * share + offset
+    return np.where(targets.visible & (present > 0), np.clip(sums, 0, present), np.nan)
 
 
 def _restrict(number: Number, rows: RowGroups, attributes: Sequence[Attribute]) -> tuple[Integers, Integers]:
@@ -313,10 +318,10 @@ def _restrict(number: Number, rows: RowGroups, attributes: Sequence[Attribute]) 
     for attribute in attributes:
         cells = rows.cells[:, list(rows.names).index(attribute.name)]
         low, high = _cell_steps(number, attribute)
-        both = np.maximum(first, low[cells]), np.minimum(last, high[cells])
+        latest, earliest = np.maximum(first, low[cells]), np.minimum(last, high[cells])
         null = (high < low)[cells]
-        fits = (both[0] <= both[1]) & ~null
-        first, last = np.where(fits, both[0], first), np.where(fits, both[1], last)
+        fits = (latest <= earliest) & ~null  # cells of two attributes may contradict each other
+        first, last = np.where(fits, latest, first), np.where(fits, earliest, last)
         first, last = np.where(null, 1, first), np.where(null, 0, last)
 
     return first, last
@@ -334,11 +339,11 @@ def _cell_steps(number: Number, attribute: Attribute) -> tuple[Integers, Integer
         return low, high
 
     ends = np.array([_ends(attribute, cell) for cell in range(attribute.listed)]) / float(number.unit) - number.low
-    first, beyond = np.ceil(ends[:, 0]), np.ceil(ends[:, 1])
+    first, following = np.ceil(ends[:, 0]), np.ceil(ends[:, 1])
     middle = np.rint(ends.mean(axis=1))
-    empty = beyond <= first
-    first, last = np.where(empty, middle, first), np.where(empty, middle, beyond - 1)
-    low[: attribute.listed], high[: attribute.listed] = (np.clip(one, 0, number.steps) for one in (first, last))
+    empty = following <= first  # a cell between two steps
+    first, last = np.where(empty, middle, first), np.where(empty, middle, following - 1)
+    low[: attribute.listed], high[: attribute.listed] = (np.clip(step, 0, number.steps) for step in (first, last))
     if attribute.outside == "clip":
         low[0], high[attribute.listed - 1] = 0, number.steps
 
@@ -354,20 +359,24 @@ def _ends(attribute: Attribute, cell: int) -> tuple[float, float]:
     return value - half, value + half
 
 
-def _start(whole: GroupTargets, ranges: Ranges, order: Integers, stream: PublicStream) -> Floats:
-    """Return values inside their ranges, before raking; evenly spread quantiles within groups of `order`."""
+def _start(total: GroupTargets, ranges: Ranges, order: Integers, stream: PublicStream) -> Floats:
+    """Return values inside their ranges, before raking: quantiles that are evenly spread in `order`.
+
+    The distribution has the mean and variance of all records: a beta distribution, or without a variance the one of
+    largest entropy. Rows with a narrower range have uniform quantiles.
+    """
     places = np.empty(len(order))
     places[order] = _spread_out(len(order), stream)
-    mean = float(np.clip(whole.means[0], 2 / MOST_RATE, 1 - 2 / MOST_RATE)) if whole.visible[0] else 0.5
-    variance = float(whole.variances[0])
+    mean = float(np.clip(total.means[0], 2 / MOST_RATE, 1 - 2 / MOST_RATE)) if total.visible[0] else 0.5
+    variance = float(total.variances[0])
 
     if np.isnan(variance):
-        found = _exponential(mean, places)
+        quantiles = _exponential(mean, places)
     else:
         concentration = float(np.clip(mean * (1 - mean) / max(variance, 1e-12) - 1, *CONCENTRATIONS))
-        found = special.betaincinv(mean * concentration, (1 - mean) * concentration, places)
+        quantiles = special.betaincinv(mean * concentration, (1 - mean) * concentration, places)
 
-    shares = np.where(ranges.span < 1, places, found)
+    shares = np.where(ranges.span < 1, places, quantiles)
     return np.asarray(np.clip(np.rint(shares * UNIT) / UNIT, EDGE, 1 - EDGE))
 
 
@@ -382,7 +391,7 @@ def _exponential(mean: float, places: Floats) -> Floats:
         return 1 - _exponential(1 - mean, 1 - places)
     if mean > 0.5 - 1e-6:
         return places
-    rate = float(optimize.brentq(lambda own: _exponential_mean(own) - mean, -MOST_RATE, -1e-6))
+    rate = float(optimize.brentq(lambda rate: _exponential_mean(rate) - mean, -MOST_RATE, -1e-6))
     return np.asarray(np.log1p(places * np.expm1(rate)) / rate)
 
 

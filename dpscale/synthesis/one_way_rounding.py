@@ -37,11 +37,12 @@ def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers
     rows : ndarray of int32, shape (n, d)
         Cells.
     """
-    out, (least, most, few) = rows.copy(), SLACK
+    out, (least, most, few) = rows.copy(), SLACK  # shares of the rows, and a number of rows
+    tolerated = max(least * len(rows), min(most * len(rows), few))
     for i, name in enumerate(targets.layout.names):
         target = apportion(cells.ones[name], len(rows))
         surplus = np.bincount(out[:, i], minlength=len(target)) - target
-        if np.abs(surplus).sum() > max(least * len(rows), min(most * len(rows), few)):
+        if np.abs(surplus).sum() > tolerated:
             _move(targets, cells, out, i, surplus)
     return out
 
@@ -55,16 +56,19 @@ def apportion(shares: Floats, count: int) -> Integers:
 
 
 def _move(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: int, surplus: Integers) -> None:
-    """Move rows of attribute i from cells with a surplus to cells that lack rows, group by group."""
+    """Move rows of attribute i, in place, from cells with a surplus to cells that lack rows, group by group.
+
+    Of the rows in cells with a surplus those move first whose fit to the pairs decreases least.
+    """
     labels = np.asarray(cells.groups[targets.layout.names[i]].labels)
     candidates = np.flatnonzero(surplus[rows[:, i]] > 0)
     fits = _fits(targets, cells, rows[candidates], i)
-    own = fits[np.arange(len(candidates)), labels[rows[candidates, i]]]
+    fits_now = fits[np.arange(len(candidates)), labels[rows[candidates, i]]]
     missing_cells = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
 
     for group in np.unique(labels[missing_cells]).tolist():
         empty = missing_cells[labels[missing_cells] == group].tolist()
-        for place in _ascending(own - fits[:, group], SPARE * len(empty) + FEW):
+        for place in _ascending(fits_now - fits[:, group], SPARE * len(empty) + FEW):
             if not empty:
                 break
             row = int(candidates[place])
@@ -166,8 +170,8 @@ class RuleRepair:
     def broken(self, rows: Integers32) -> NDArray[np.bool_]:
         """Return which rows violate a rule, shape (n,)."""
         impossible = self._breaks(rows)
-        left = np.flatnonzero(~impossible)
-        impossible[left] = ~self._values.are_possible(RowCells.of(self._names, rows[left]))
+        others = np.flatnonzero(~impossible)
+        impossible[others] = ~self._values.are_possible(RowCells.of(self._names, rows[others]))
         return impossible
 
     def _columns(self, rows: Integers32) -> Column:
@@ -219,8 +223,9 @@ class RuleRepair:
     ) -> None:
         """Exchange the values of one attribute between chosen rows and a partner of `count` where both are possible."""
         partners = (stream.uniforms(len(chosen) * count) * len(rows)).astype(np.int64)
-        own, other = np.repeat(rows[chosen], count, axis=0), rows[partners]
+        own, other = np.repeat(rows[chosen], count, axis=0), rows[partners]  # both rows of every possible exchange
         apart = np.abs(own - other) / self._sizes
+        # the product of what is exchanged and how different the rows are otherwise: pairs of attributes change least
         change = apart[:, column] * (apart.sum(axis=1) - apart[:, column])
         own[:, column], other[:, column] = other[:, column], own[:, column].copy()
 
@@ -228,7 +233,7 @@ class RuleRepair:
         order = fits[np.lexsort((change[fits], fits // count))]
         _, first = np.unique(order // count, return_index=True)
         best = order[first]  # the best partner of each row that has one
-        _, first = np.unique(partners[best], return_index=True)
+        _, first = np.unique(partners[best], return_index=True)  # a partner exchanges once
         best = best[np.sort(first)]
         best = best[~np.isin(partners[best], chosen[best // count])]
         best = best[self._values.are_possible(RowCells.of(self._names, own[best]))]
@@ -237,26 +242,33 @@ class RuleRepair:
         rows[partners[best], column] = other[best, column]
 
     def _breaks(self, rows: Integers32) -> NDArray[np.bool_]:
-        """Return which rows violate a rule by itself, shape (n,)."""
-        found = np.zeros(len(rows), np.bool_)
+        """Return which rows violate a rule between cells, shape (n,); rules between values are left out."""
+        broken = np.zeros(len(rows), np.bool_)
         for rule in self._rules:
-            found |= rule.broken(self._columns(rows))
-        return found
+            broken |= rule.broken(self._columns(rows))
+        return broken
 
     def _possible_cells(self, rows: Integers32, column: int, stream: PublicStream) -> Integers32:
-        """Return a possible cell of one attribute for each row, if there is one."""
+        """Return a possible cell of one attribute for each row, given its other cells; its own if there is none.
+
+        Cells are drawn by their shares in the 1-way marginal.
+        """
         weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
         name = self._names[column]
         for rule in self._rules:
             if name in rule.names:
                 weights[rule.forbidden(name, self._columns(rows), weights.shape[1])] = 0
 
-        reach = np.cumsum(weights, axis=1)
-        points = stream.uniforms(len(rows)) * reach[:, -1]
-        found = np.minimum((reach <= points[:, None]).sum(axis=1), weights.shape[1] - 1)
-        return np.where(reach[:, -1] > 0, found, rows[:, column]).astype(np.int32)
+        sums = np.cumsum(weights, axis=1)
+        points = stream.uniforms(len(rows)) * sums[:, -1]
+        drawn = np.minimum((sums <= points[:, None]).sum(axis=1), weights.shape[1] - 1)
+        return np.where(sums[:, -1] > 0, drawn, rows[:, column]).astype(np.int32)
 
     def _copy_possible_rows(self, rows: Integers32, stream: PublicStream) -> Integers32:
+        """Replace each impossible row by a random possible one, in place, and return the rows.
+
+        Raises PlanError if no row is possible.
+        """
         impossible = self.broken(rows)
         possible_rows = np.flatnonzero(~impossible)
         if not len(possible_rows):

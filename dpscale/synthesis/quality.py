@@ -102,14 +102,15 @@ def compared_sets(requested: Iterable[Columns], sizes: Sequence[int], further: I
     further : iterable of tuple of int
         Laws that rows have as targets.
     """
-    wanted = evenly_spaced(sorted({columns for columns in requested if columns}, key=_order), MOST_REQUESTED)
+    reduced = evenly_spaced(sorted({columns for columns in requested if columns}, key=_order), MOST_REQUESTED)
     further = sorted(set(further), key=_order)
-    most = max((len(columns) for columns in [*wanted, *further]), default=0)
+    largest = max((len(columns) for columns in [*reduced, *further]), default=0)
     chosen: set[Columns] = set()
-    for degree in range(1, most + 1):
-        every = {inside for columns in wanted for inside in combinations(columns, degree)}
+    for degree in range(1, largest + 1):
+        every = {inside for columns in reduced for inside in combinations(columns, degree)}
         small = sorted(columns for columns in every if _cells(columns, sizes) <= MOST_CELLS)
-        chosen |= {*evenly_spaced(small, MOST_COMPARED // most), *(one for one in further if len(one) == degree)}
+        chosen.update(evenly_spaced(small, MOST_COMPARED // largest))
+        chosen.update(columns for columns in further if len(columns) == degree)
 
     ordered, cells, kept = sorted(chosen, key=_order), 0, list[Columns]()
     for columns in ordered:
@@ -173,27 +174,30 @@ def compare(
     noise : callable
         Estimated residual of a set with its noise; None where it is not known.
     """
-    found = []
+    comparisons = []
     for number, columns in enumerate(layout.sets):
-        own, subset = layout.of(counts, number), tuple(names[i] for i in columns)
+        of_rows, subset = layout.of(counts, number), tuple(names[i] for i in columns)
         try:
             target = np.asarray(released(subset))
         except PlanError:
             continue
         total, shares = float(target.sum()), _shares(target)
-        if total <= 0 or own.sum() <= 0:
+        if total <= 0 or of_rows.sum() <= 0:
             continue
 
-        distance = _half_distance(own, shares)
+        distance = _half_distance(of_rows, shares)
         known = noise(subset)
         reference = shares if known is not None or model is None else _shares(np.asarray(model(subset)))
-        departure = distance if reference is shares else _half_distance(own, reference)
+        departure = distance if reference is shares else _half_distance(of_rows, reference)
         slack = SLACK if known is not None or len(subset) < 3 else WIDE_SLACK
         limit = BEYOND * expected_distance(reference, rows) + slack
-        test = (None, None) if known is None else _residual_test(known, own * (total / own.sum()), shares, total, rows)
-        found.append(SetComparison(subset, distance, limit, departure, *test))
+        comparison = SetComparison(subset, distance, limit, departure, None, None)
+        if known is not None:
+            test = _residual_test(known, of_rows * (total / of_rows.sum()), shares, total, rows)
+            comparison = SetComparison(subset, distance, limit, departure, *test)
+        comparisons.append(comparison)
 
-    return found
+    return comparisons
 
 
 def _shares(table: Floats) -> Floats:
@@ -220,20 +224,20 @@ def _residual_test(
 
 def mean_distances(comparisons: Sequence[SetComparison]) -> dict[str, float]:
     """Return the mean distance by number of attributes."""
-    degrees = sorted({len(one.names) for one in comparisons})
-    return {
-        str(degree): float(np.mean([one.distance for one in comparisons if len(one.names) == degree]))
-        for degree in degrees
-    }
+    by_degree = dict[int, list[float]]()
+    for comparison in comparisons:
+        by_degree.setdefault(len(comparison.names), []).append(comparison.distance)
+    return {str(degree): float(np.mean(by_degree[degree])) for degree in sorted(by_degree)}
 
 
 def worst_set(comparisons: Sequence[SetComparison]) -> SetComparison | None:
     """Return the set that fails by most, or that is nearest to failing: in standard errors where they are known."""
 
-    def order(one: SetComparison) -> tuple[bool, bool, float]:
-        fails, known = one.fails(len(comparisons)), one.standard_errors is not None
-        beyond = one.departure - one.limit if fails else one.departure / one.limit
-        return fails, known, one.standard_errors or beyond
+    def order(comparison: SetComparison) -> tuple[bool, bool, float]:
+        """Return a key that is largest for the worst set."""
+        fails, is_known = comparison.fails(len(comparisons)), comparison.standard_errors is not None
+        departure, limit = comparison.departure, comparison.limit
+        return fails, is_known, comparison.standard_errors or (departure - limit if fails else departure / limit)
 
     return max(comparisons, key=order, default=None)
 

@@ -123,33 +123,38 @@ class RuleValues:
         groups = list[tuple[set[str], list[ValueRule]]]()
         for rule in self.rules:
             compared = {name for linear in rule.clause.linear for name in linear.names}
-            meeting = [group for group in groups if group[0] & compared]
-            groups = [group for group in groups if group not in meeting]
-            names = compared.union(*(group[0] for group in meeting))
-            groups.append((names, [own for group in meeting for own in group[1]] + [rule]))
-        return [RuleValues(own) for _, own in groups]
+            names, members, apart = compared, list[ValueRule](), list[tuple[set[str], list[ValueRule]]]()
+            for names_of_group, rules in groups:
+                if names_of_group & compared:  # the rule joins all groups with which it has a value in common
+                    names = names | names_of_group
+                    members += rules
+                else:
+                    apart.append((names_of_group, rules))
+            groups = [*apart, (names, [*members, rule])]
+        return [RuleValues(rules) for _, rules in groups]
 
     def broken(self, rows: RowCells, values: Values) -> Flags:
         """Return the rows whose values break a rule, shape (n,)."""
-        found = np.zeros(rows.count, np.bool_)
+        broken = np.zeros(rows.count, np.bool_)
         for rule in self.rules:
             holds = rows.satisfied(rule)
             for linear in rule.clause.linear:
                 holds |= is_true(linear, values)
-            found |= ~holds
-        return found
+            broken |= ~holds
+        return broken
 
     def are_possible(self, rows: RowCells) -> Flags:
         """Return the rows whose cells have values that satisfy all rules, shape (n,)."""
         possible = np.ones(rows.count, np.bool_)
         for group in self.components:
+            # first the rows that satisfy the rules with all values of their cells, at no draw
             low, high = group._ends(rows)
             undecided = np.zeros(rows.count, np.bool_)
             for rule in group.rules:
                 certain = rows.satisfied(rule)
                 for linear in rule.clause.linear:
-                    _, most = linear.sums(low, high)
-                    certain |= False if linear.sign == "=" else linear.permits(most, most)
+                    _, largest = linear.sums(low, high)
+                    certain |= False if linear.sign == "=" else linear.permits(largest, largest)
                 undecided |= ~certain
             chosen = np.flatnonzero(undecided)
             if len(chosen):
@@ -198,17 +203,17 @@ class RuleValues:
         RuntimeError
             If no values satisfy the rules for some row, which `are_possible` excludes.
         """
-        found = {name: np.array(values[name], np.float64) for name in self.names}
+        fitted = {name: np.array(values[name], np.float64) for name in self.names}
         for group in self.components:
-            left = group._fit(rows, found, stream)
-            if len(left) and wider:
+            broken = group._fit(rows, fitted, stream)
+            if len(broken) and wider:
                 bounds = {
                     name: (np.full(rows.count, low), np.full(rows.count, high)) for name, (low, high) in wider.items()
                 }
-                left = group._fit(replace(rows, bounds={**bounds, **rows.bounds}), found, stream, frozenset(wider))
-            if len(left):
-                raise RuntimeError(f"no values satisfy the rules for {len(left)} rows")
-        return found
+                broken = group._fit(replace(rows, bounds={**bounds, **rows.bounds}), fitted, stream, frozenset(wider))
+            if len(broken):
+                raise RuntimeError(f"no values satisfy the rules for {len(broken)} rows")
+        return fitted
 
     def _fit(
         self, rows: RowCells, values: dict[str, Floats], stream: PublicStream, nearest: frozenset[str] = frozenset()
@@ -217,24 +222,25 @@ class RuleValues:
 
         Those in `nearest` move as little as possible, as numbers do.
         """
-        left = np.flatnonzero(self.broken(rows, values))
-        random = REJECTIONS + ATTEMPTS
-        for attempt in range(REJECTIONS if nearest else 0, random + len(FIXED)):
-            if not len(left):
+        broken = np.flatnonzero(self.broken(rows, values))
+        end_of_random = REJECTIONS + ATTEMPTS
+        for attempt in range(REJECTIONS if nearest else 0, end_of_random + len(FIXED)):
+            if not len(broken):
                 break
-            some = rows.select(left)
-            current = {name: values[name][left] for name in self.names}
+            tried = rows.select(broken)
+            current = {name: values[name][broken] for name in self.names}
+            # the three steps of the module: rejection, conditional draws, fixed shares
             if attempt < REJECTIONS:
-                drawn = self._independent(some, stream.uniforms, current)
-            elif attempt < random:
-                drawn = self._conditional(some, stream.uniforms, current, nearest | self.numbers)
+                drawn = self._independent(tried, stream.uniforms, current)
+            elif attempt < end_of_random:
+                drawn = self._conditional(tried, stream.uniforms, current, nearest | self.numbers)
             else:
-                drawn = self._conditional(some, _constant(FIXED[attempt - random]), {})
-            accepted = ~self.broken(some, drawn)
+                drawn = self._conditional(tried, _constant(FIXED[attempt - end_of_random]), {})
+            accepted = ~self.broken(tried, drawn)
             for name in self.names:
-                values[name][left[accepted]] = drawn[name][accepted]
-            left = left[~accepted]
-        return left
+                values[name][broken[accepted]] = drawn[name][accepted]
+            broken = broken[~accepted]
+        return broken
 
     def _ends(self, rows: RowCells) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return the least and the largest value that the cell of every row admits, by column.
@@ -306,13 +312,19 @@ class RuleValues:
                 return
 
     def _tighten_one(self, linear: Linear, rows: Flags, low: dict[str, Floats], high: dict[str, Floats]) -> bool:
+        """Move the ends of values, in place, to those that a comparison permits; return whether one moved.
+
+        For Σ_j c_j v_j + d ≤ 0 the end of v_i is −(d + Σ_{j≠i} min c_j v_j) / c_i: the upper one for c_i > 0, else the
+        lower one. An equation is two such comparisons.
+        """
         changed = False
         strict = linear.sign == "<"
         for sign in (1, -1) if linear.sign == "=" else (1,):
             signed = Linear(tuple((name, sign * factor) for name, factor in linear.terms), sign * linear.constant, "<=")
             for name, factor in signed.terms:
                 others = Linear(tuple(term for term in signed.terms if term[0] != name), signed.constant, "<=")
-                bound = np.broadcast_to(-others.sums(low, high)[0] / factor, len(rows))
+                least_sum, _ = others.sums(low, high)
+                bound = np.broadcast_to(-least_sum / factor, len(rows))
                 if factor > 0:
                     bound, ends = self._on_lattice(name, bound, math.floor, strict), high
                     nearer = rows & (bound < ends[name])
@@ -327,10 +339,10 @@ class RuleValues:
     def _on_lattice(self, name: str, bound: Floats, towards: Callable[[float], int], strict: bool) -> Floats:
         """Return the last value of a column up to a bound, which itself is excluded if `strict`."""
         step, sign = self._steps[name], 1.0 if towards is math.floor else -1.0
-        if not step:
+        if not step:  # not a lattice
             return np.nextafter(bound, -sign * np.inf) if strict else bound
-        at = sign * bound / step
-        last = np.ceil(at - CLOSE) - 1 if strict else np.floor(at + CLOSE)
+        steps = sign * bound / step
+        last = np.ceil(steps - CLOSE) - 1 if strict else np.floor(steps + CLOSE)
         return np.asarray(sign * last * step)
 
 

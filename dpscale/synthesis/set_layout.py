@@ -54,13 +54,13 @@ class SetLayout:
     @cached_property
     def members(self) -> Integers:
         """Start of each table, then its attributes with their strides, shape (t, 1 + 2 · most); 0 where unused."""
-        found = np.zeros((len(self.sets), 1 + 2 * max(map(len, self.sets), default=0)), np.int64)
-        found[:, 0] = self.ends[:-1]
+        lines = np.zeros((len(self.sets), 1 + 2 * max(map(len, self.sets), default=0)), np.int64)
+        lines[:, 0] = self.ends[:-1]
         for number, columns in enumerate(self.sets):
             shape = self.shape(number)
             strides = [math.prod(shape[place + 1 :]) for place in range(len(columns))]
-            found[number, 1 : 1 + 2 * len(columns)] = np.stack([columns, strides], axis=1).reshape(-1)
-        return found
+            lines[number, 1 : 1 + 2 * len(columns)] = np.stack([columns, strides], axis=1).reshape(-1)
+        return lines
 
     @cached_property
     def degrees(self) -> Integers:
@@ -70,18 +70,18 @@ class SetLayout:
 
     @cached_property
     def around(self) -> Integers:
-        """Tables of every attribute i as arguments of the loops, shape (d, most, 2 + 2 · others).
+        """Tables of every attribute i as arguments of the loops, shape (d, most, 2 + 2 · others); 0 where unused.
 
-        The start of the table and the stride of i, then the other attributes with their strides.
+        A line is the start of the table and the stride of i, then the other attributes with their strides.
         """
         most, width = max(1, self.degrees.max(initial=0)), max(2, self.members.shape[1] - 1)
-        found = np.zeros((len(self.sizes), most, width), np.int64)
+        lines = np.zeros((len(self.sizes), most, width), np.int64)
         filled = np.zeros(len(self.sizes), np.int64)
         for columns, row in zip(self.sets, self.members.tolist(), strict=True):
             for place, i in enumerate(columns):
                 pair = 1 + 2 * place
                 line = [row[0], row[pair + 1], *row[1:pair], *row[pair + 2 :]]
-                found[i, filled[i], : len(line)] = line
+                lines[i, filled[i], : len(line)] = line
                 filled[i] += 1
 
-        return found
+        return lines

@@ -86,34 +86,34 @@ class TripleLayout:
         The two others j and k, then the position of a cell in the loops' vectors, three times: by i, as its start and
         the factors of the values of j and k (those of i are adjacent); by j, of i and k; by k, of i and j.
         """
-        found = np.zeros((len(self.sizes), max(1, self.degrees.max(initial=0)), 11), np.int64)
+        lines = np.zeros((len(self.sizes), max(1, self.degrees.max(initial=0)), 11), np.int64)
         filled = np.zeros(len(self.sizes), np.int64)
-        for number, own in enumerate(self.sets.tolist()):
-            for i in own:
-                j, k = (other for other in own if other != i)
+        for number, triple in enumerate(self.sets.tolist()):
+            for i in triple:
+                j, k = (other for other in triple if other != i)
                 by_i, by_j, by_k = (self._by(number, last) for last in (i, j, k))
-                found[i, filled[i]] = [j, k, by_i[-1], by_i[j], by_i[k], by_j[-1], by_j[i], by_j[k],
+                lines[i, filled[i]] = [j, k, by_i[-1], by_i[j], by_i[k], by_j[-1], by_j[i], by_j[k],
                                        by_k[-1], by_k[i], by_k[j]]  # fmt: skip
                 filled[i] += 1
 
-        return found
+        return lines
 
     def _by(self, number: int, last: int) -> dict[int, int]:
         """Return the factors of the others' values if those of `last` are adjacent; −1: start of the table."""
-        own = self.sets[number].tolist()
-        one, other = (i for i in own if i != last)
+        triple = self.sets[number].tolist()
+        second, third = (i for i in triple if i != last)
         cells = int(self.ends[number + 1] - self.ends[number])
-        start = 6 * int(self.ends[number]) + 2 * own.index(last) * cells
+        start = 6 * int(self.ends[number]) + 2 * triple.index(last) * cells
         size = 2 * int(self.sizes[last])
-        return {-1: start, one: int(self.sizes[other]) * size, other: size}
+        return {-1: start, second: int(self.sizes[third]) * size, third: size}
 
 
 def sets_of(layout: PairLayout, rows: NDArray[np.int32], memory: int, count: float) -> Integers:
     """Return the triples with the largest sampling noise whose pairs are all used, shape (t, 3).
 
     All that fit the memory are chosen if a sweep over them has at most MOST_STEPS additions, else MOST_SETS. The
-    sampling noise of a count C is about √C, and polishing does not reduce it if C is below 1. `rows` is a table similar
-    to the `count` rows to be drawn.
+    sampling noise of a count C is about √C, and polishing does not reduce it if C is below 1. `rows` is a table
+    similar to the `count` rows to be drawn.
     """
     every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
     i, j, k = every.T
@@ -176,10 +176,10 @@ class SetTargets:
     @property
     def tables(self) -> Iterator[tuple[tuple[int, ...], Floats]]:
         """Attributes and shares of every set."""
-        for number, own in enumerate(self.triples.sets.tolist()):
-            yield tuple(own), self.triples.of(self.shares, number)
-        for number, own in enumerate(self.wide.sets):
-            yield own, self.wide.of(self.wide_shares, number)
+        for number, columns in enumerate(self.triples.sets.tolist()):
+            yield tuple(columns), self.triples.of(self.shares, number)
+        for number, columns in enumerate(self.wide.sets):
+            yield columns, self.wide.of(self.wide_shares, number)
 
 
 def laws_of(model: LowOrder, rows: float) -> list[AttributeSet]:
@@ -188,19 +188,19 @@ def laws_of(model: LowOrder, rows: float) -> list[AttributeSet]:
     The table of such a set departs from the one that the smaller tables imply by more than LEAST_DEPARTURE times the
     distance of independent rows from it. At most MOST_LAWS sets are returned, in the order of the tables.
     """
-    found: list[AttributeSet] = []
+    laws: list[AttributeSet] = []
     measured = [names for names in model.tables if len(names) > 2 and names in model.measured]
     for degree in sorted({len(names) for names in measured}):
-        smaller = replace(model, tables={names: own for names, own in model.tables.items() if len(names) < degree})
+        smaller = replace(model, tables={names: table for names, table in model.tables.items() if len(names) < degree})
         sets = [names for names in measured if len(names) == degree]
         for names, implied in smaller.coarse_marginals(sets).items():
             table = model.tables[names]
             departure = float(np.abs(table - implied).sum()) / (2 * model.total)
             chance = expected_distance(np.maximum(table, 0) / max(float(table.sum()), 1.0), max(round(rows), 1))
             if departure > LEAST_DEPARTURE * chance:
-                found.append(names)
+                laws.append(names)
 
-    return found[:MOST_LAWS]
+    return laws[:MOST_LAWS]
 
 
 def set_targets(
@@ -231,30 +231,31 @@ def set_targets(
     each : callable
         Parallel map.
     """
-    layout, left = pairwise.targets.layout, memory
+    layout, remaining_memory = pairwise.targets.layout, memory
     laws: list[AttributeSet] = []
     for names in laws_of(model, rows):
         needed = model.cells(names) * BYTES_A_CELL
-        if needed <= left:
+        if needed <= remaining_memory:
             laws.append(names)
-            left -= needed
+            remaining_memory -= needed
 
     place = {name: number for number, name in enumerate(layout.names)}
     columns = [tuple(place[name] for name in names) for names in laws]
-    chosen = sets_of(layout, pairwise.rows, left, rows).tolist() if polish else []
-    threes = sorted({*(own for own in columns if len(own) == 3), *map(tuple, chosen)})
+    chosen = sets_of(layout, pairwise.rows, remaining_memory, rows).tolist() if polish else []
+    threes = sorted({*(law for law in columns if len(law) == 3), *map(tuple, chosen)})
     triples = TripleLayout(layout.sizes, np.array(threes, np.int64).reshape(-1, 3))
-    wide_sets = [own for own in columns if len(own) > 3]
-    left -= triples.cells * BYTES_A_CELL
-    wide_sets += _larger_sets(layout.sizes, rows, left) if polish else []
+    wide_sets = [law for law in columns if len(law) > 3]
+    remaining_memory -= triples.cells * BYTES_A_CELL
+    wide_sets += _larger_sets(layout.sizes, rows, remaining_memory) if polish else []
     wide = SetLayout(layout.sizes, tuple(dict.fromkeys(wide_sets)))
 
-    named = [tuple(layout.names[i] for i in own) for own in triples.sets.tolist()]
+    # the model answers all sets: with tables of the triples that it lacks, estimated from the pairs
+    named = [tuple(layout.names[i] for i in triple) for triple in triples.sets.tolist()]
     full_model = add_triples(model, pairwise, [names for names in named if names not in model.tables], release, each)
     tables, shares = full_model.coarse_marginals(named), np.zeros(triples.cells)
     for number, names in enumerate(named):
         triples.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total
-    wide_names = [tuple(layout.names[i] for i in own) for own in wide.sets]
+    wide_names = [tuple(layout.names[i] for i in wide_set) for wide_set in wide.sets]
     wide_tables, wide_shares = full_model.coarse_marginals(wide_names), np.zeros(wide.cells)
     for number, names in enumerate(wide_names):
         wide.of(wide_shares, number)[:] = np.maximum(wide_tables[names], 0) / model.total
@@ -267,16 +268,16 @@ def _larger_sets(sizes: Integers, rows: float, memory: int) -> list[tuple[int, .
 
     Tables of few attributes have small cells over most of them, in which rows depart from the estimates by sampling.
     """
-    found, steps, left = list[tuple[int, ...]](), MOST_STEPS / max(rows, 1), memory / BYTES_A_CELL
+    larger, steps_left, cells_left = list[tuple[int, ...]](), MOST_STEPS / max(rows, 1), memory / BYTES_A_CELL
     for degree in LARGER:
         sets = islice(combinations(range(len(sizes)), degree), MOST_SETS + 1)
         tables = [(columns, sizes[list(columns)]) for columns in sets]
-        steps -= degree * sum(int(own.sum()) for _, own in tables)
-        left -= sum(int(own.prod()) for _, own in tables)
-        if len(tables) > MOST_SETS or steps < 0 or left < 0:
+        steps_left -= degree * sum(int(sizes_of_set.sum()) for _, sizes_of_set in tables)
+        cells_left -= sum(int(sizes_of_set.prod()) for _, sizes_of_set in tables)
+        if len(tables) > MOST_SETS or steps_left < 0 or cells_left < 0:
             break
-        found += [columns for columns, _ in tables]
-    return found
+        larger += [columns for columns, _ in tables]
+    return larger
 
 
 def _rounded(shares: Floats) -> Floats:

@@ -43,8 +43,10 @@ def text_column(form: TextFormat, rows: Integers, key: str) -> pa.Array:
     permuted = _permuted(pieces) if form.unique else slice(0, 0)
     keys = [stream.state()[0] for _ in range(ROUNDS + len(pieces))]
     length = max(BLOCK_LETTERS // sum(piece.most for piece in pieces), 1)
-    found = [_texts(pieces, permuted, keys, rows[at : at + length]) for at in range(0, len(rows), length)]
-    return pa.concat_arrays(found) if found else pa.array([], pa.string())
+    blocks = []
+    for start in range(0, len(rows), length):
+        blocks.append(_texts(pieces, permuted, keys, rows[start : start + length]))
+    return pa.concat_arrays(blocks) if blocks else pa.array([], pa.string())
 
 
 def distinct_texts(form: TextFormat) -> int:
@@ -54,7 +56,11 @@ def distinct_texts(form: TextFormat) -> int:
 
 
 def _pieces(elements: Sequence[Repetition]) -> Iterator[Repetition]:
-    """Yield elements of at most 2³¹ texts; of a longer repetition only the greatest lengths are kept."""
+    """Yield the elements of a format as pieces of at most 2³¹ texts each.
+
+    An element is a repetition of `least` to `most` letters. A fixed number of letters is divided; of a longer variable
+    one only the greatest lengths are kept.
+    """
     for element in elements:
         letters, least, most = element.letters, element.least, element.most
         if least < most and element.texts > MOST_OF_PIECE:
@@ -82,6 +88,11 @@ def _permuted(pieces: Sequence[Repetition]) -> slice:
 
 
 def _texts(pieces: Sequence[Repetition], permuted: slice, keys: Sequence[np.uint64], rows: Integers) -> pa.Array:
+    """Return the texts of rows, given the pieces of their format.
+
+    The pieces in the slice `permuted` together have a different text for each row: that of the row's image under a
+    permutation. The texts of the others are hashes of the row's number.
+    """
     null, numbers = rows < 0, np.where(rows < 0, 0, rows).astype(np.uint64)
     together = pieces[permuted]
     places = _permute(numbers, math.prod(one.texts for one in together), keys[:ROUNDS]) if together else numbers
@@ -89,10 +100,10 @@ def _texts(pieces: Sequence[Repetition], permuted: slice, keys: Sequence[np.uint
     for at, piece in enumerate(pieces):
         size = np.uint64(piece.texts)
         if permuted.start <= at < permuted.stop:
-            places, own = places // size, places % size
+            places, number_of_text = places // size, places % size
         else:
-            own = _mixed(_mixed(numbers ^ keys[ROUNDS + at]) + keys[ROUNDS + at]) % size
-        letters.append(_letters(piece, own))
+            number_of_text = _mixed(_mixed(numbers ^ keys[ROUNDS + at]) + keys[ROUNDS + at]) % size
+        letters.append(_letters(piece, number_of_text))
     return _joined(np.concatenate(letters, axis=1), null)
 
 
@@ -104,17 +115,21 @@ def _mixed(words: Words) -> Words:
 
 
 def _permute(numbers: Words, size: int, keys: Sequence[np.uint64]) -> Words:
-    """Return the images of numbers below `size` under a keyed permutation of them."""
+    """Return the images of numbers below `size` under a keyed permutation of them.
+
+    It is a Feistel network on 2^(2 half) ≥ `size` numbers: the halves of a number are exchanged after one is changed
+    by a hash of the other. Images of `size` or more are mapped again until they are below.
+    """
     half = np.uint64(max(-(-(size - 1).bit_length() // 2), 1))
-    mask, found = np.uint64((1 << int(half)) - 1), numbers.copy()
+    mask, images = np.uint64((1 << int(half)) - 1), numbers.copy()
     outside = np.arange(len(numbers))
     while len(outside):
-        left, right = found[outside] >> half, found[outside] & mask
+        left, right = images[outside] >> half, images[outside] & mask
         for key in keys:
             left, right = right, left ^ (_mixed(right ^ key) >> (np.uint64(64) - half))
-        found[outside] = (left << half) | right
-        outside = outside[found[outside] >= size]
-    return found
+        images[outside] = (left << half) | right
+        outside = outside[images[outside] >= size]
+    return images
 
 
 def _letters(piece: Repetition, places: Words) -> NDArray[np.uint32]:
@@ -122,17 +137,18 @@ def _letters(piece: Repetition, places: Words) -> NDArray[np.uint32]:
     letters, count = np.array([ord(letter) for letter in piece.letters], np.uint32), len(piece.letters)
     begins = np.cumsum([0, *(count**k for k in range(piece.least, piece.most + 1))], dtype=np.uint64)
     longer = np.searchsorted(begins[1:], places, "right")
-    rest, found = places - begins[longer], np.zeros((len(places), piece.most), np.uint32)
+    rest, codes = places - begins[longer], np.zeros((len(places), piece.most), np.uint32)
     for at in range(piece.most):
-        found[:, at] = np.where(at < piece.least + longer, letters[(rest % np.uint64(count)).astype(np.int64)], 0)
+        codes[:, at] = np.where(at < piece.least + longer, letters[(rest % np.uint64(count)).astype(np.int64)], 0)
         rest = rest // np.uint64(count)
-    return found
+    return codes
 
 
 def _joined(points: NDArray[np.uint32], null: NDArray[np.bool_]) -> pa.Array:
     """Return texts from their code points, without those that are 0."""
     points[null] = 0
     kept = points[points > 0]
+    # bytes of each letter in UTF-8: one more from each of these code points on
     sizes = sum((points >= least).astype(np.int32) for least in (1, 1 << 7, 1 << 11, 1 << 16))
     ends = np.cumsum(np.r_[0, np.asarray(sizes).sum(axis=1)]).astype(np.int32)
     words = kept.astype("<u4").tobytes().decode("utf-32-le").encode()

@@ -218,15 +218,17 @@ class Aggregates:
         return CellValues(self.scope, None).number(node)
 
     def _sum(self, node: Any) -> Value:
-        one, other = self.value(node.left), self.value(node.right)
+        """Return a sum or difference: of counts and sums, of ratios, or of a ratio and a number."""
+        left, right = self.value(node.left), self.value(node.right)
         sign = -1.0 if isinstance(node, exp.Sub) else 1.0
-        if isinstance(one, TermSum) and isinstance(other, TermSum):
-            return one.plus(other.times(sign))
-        if isinstance(one, Quotient) and isinstance(other, TermSum) and not other.terms:
-            return replace(one, shift=one.shift + sign * other.constant)
-        if isinstance(other, Quotient) and isinstance(one, TermSum) and not one.terms:
-            return replace(other, scale=sign * other.scale, shift=one.constant + sign * other.shift)
-        sides = [one, other if sign > 0 else self._scaled(node, other, sign)]
+        if isinstance(left, TermSum) and isinstance(right, TermSum):
+            return left.plus(right.times(sign))
+        if isinstance(left, Quotient) and isinstance(right, TermSum) and not right.terms:  # a ratio and a number
+            return replace(left, shift=left.shift + sign * right.constant)
+        if isinstance(right, Quotient) and isinstance(left, TermSum) and not left.terms:
+            return replace(right, scale=sign * right.scale, shift=left.constant + sign * right.shift)
+
+        sides = [left, right if sign > 0 else self._scaled(node, right, sign)]
         kinds = [isinstance(side, Quotient | RatioSum) for side in sides]
         if all(kinds):
             return RatioSum(tuple(part for side in sides for part in _ratios(side)))
@@ -238,27 +240,29 @@ class Aggregates:
                     "ask for the two values, and subtract them")  # fmt: skip
 
     def _product(self, node: Any) -> Value:
+        """Return a product with a number, or the ratio of two counts or sums."""
         self._check_division(node)
         right = node.right
         while isinstance(right, exp.Paren):
             right = right.this
         if isinstance(right, exp.Nullif) and self._is_zero(right.expression):  # such a ratio is missing in any case
             right = right.this
-        one, other = self.value(node.left), self.value(right)
+        first, second = self.value(node.left), self.value(right)
         if isinstance(node, exp.Mul):
-            constant, rest = (one, other) if is_constant(one) else (other, one)
+            constant, value = (first, second) if is_constant(first) else (second, first)
             if not isinstance(constant, TermSum) or constant.terms:
                 self.refuse(node, "a product with a number", "multiply by a number")
-            return self._scaled(node, rest, constant.constant)
-        if isinstance(other, TermSum) and not other.terms:
-            if not other.constant:
+            return self._scaled(node, value, constant.constant)
+
+        if isinstance(second, TermSum) and not second.terms:  # division by a number
+            if not second.constant:
                 self.refuse(node.right, "a number other than 0", "divide by another number")
-            return self._scaled(node, one, 1 / other.constant)
-        if isinstance(one, Quotient) and not one.shift and isinstance(other, TermSum):
+            return self._scaled(node, first, 1 / second.constant)
+        if isinstance(first, Quotient) and not first.shift and isinstance(second, TermSum):
             self.refuse(node, "a ratio of two sums or counts", "divide by one number of records")
-        if not isinstance(one, TermSum) or not isinstance(other, TermSum):
+        if not isinstance(first, TermSum) or not isinstance(second, TermSum):
             self.refuse(node, "a ratio of two sums or counts", "ask for the parts, and divide them")
-        return Quotient(one, other, ends=_ends(one, other))
+        return Quotient(first, second, ends=_ends(first, second))
 
     def _is_zero(self, node: Any) -> bool:
         return isinstance(node, exp.Literal) and not node.is_string and self._number(node) == 0
@@ -271,6 +275,7 @@ class Aggregates:
             self.refuse(node, f"a quotient of fractions in {self.scope.statement.dialect}", "multiply by 1.0")
 
     def _scaled(self, node: Any, value: Value, factor: float) -> Value:
+        """Return a value times a number. Raises JobError for a value that has no multiples."""
         if isinstance(value, TermSum):
             return value.times(factor)
         if isinstance(value, Quotient):
@@ -309,6 +314,7 @@ class Aggregates:
         self.refuse(node, FORMS, "use one of these, without DISTINCT")
 
     def _count(self, node: Any, where: CellCondition) -> Value:
+        """Return COUNT(*), or COUNT of an argument: of the records on which it is not null, or of distinct units."""
         if isinstance(node.this, exp.Star) or node.this is None:
             return self._counted(where)
         if node.expressions:
@@ -319,9 +325,13 @@ class Aggregates:
         return _total([self._records(piece) for piece in pieces])
 
     def _units(self, node: Any, where: CellCondition) -> Units:
+        """Return COUNT(DISTINCT …) of the columns of the privacy unit.
+
+        Raises JobError for other columns or a filter.
+        """
         named = node.this.expressions
         unit = self.scope.unit
-        columns = tuple(one.name for one in named if isinstance(one, exp.Column))
+        columns = tuple(column.name for column in named if isinstance(column, exp.Column))
         if len(columns) != len(named) or not unit or set(columns) != set(unit):
             self.refuse(node, f"COUNT(DISTINCT {', '.join(unit) or 'privacy unit'})", "count the privacy unit of the"
                         " job, or leave DISTINCT out", "" if unit else "but a row is protected")  # fmt: skip
@@ -330,7 +340,10 @@ class Aggregates:
         return Units()
 
     def _pieces(self, node: Any, where: CellCondition) -> list[Piece]:
-        """Return the parts of an argument; on other records it is null."""
+        """Return the parts of an argument: a number, or a multiple of a column, on the records of a condition.
+
+        On other records the argument is null.
+        """
         match node:
             case exp.Paren():
                 return self._pieces(node.this, where)
@@ -343,7 +356,7 @@ class Aggregates:
             case exp.Null():
                 return []
             case exp.Neg():
-                return [replace(one, factor=-one.factor) for one in self._pieces(node.this, where)]
+                return [replace(piece, factor=-piece.factor) for piece in self._pieces(node.this, where)]
             case exp.Mul() | exp.Div():
                 return self._multiplied(node, where)
             case exp.Column():
@@ -371,22 +384,23 @@ class Aggregates:
             self.refuse(node, "an argument with one column: x, 2 * x, or CASE WHEN … THEN x ELSE 0 END",
                         "sum the columns apart, and add the sums")  # fmt: skip
         values = CellValues(self.scope, self.scope.domain[names[0]]).values(node)
-        if any(one is OUTSIDE for one in values):
+        if any(value is OUTSIDE for value in values):
             self.refuse(node, "an attribute without a cell of outside values", "state outside = 'clip'")
-        found = []
-        for value in dict.fromkeys(one for one in values if one is not None and one is not OUTSIDE):
+        pieces = []
+        for value in dict.fromkeys(of_cell for of_cell in values if of_cell is not None):
             if not isinstance(value, int | float):
                 self.refuse(node, "a numeric argument", "count it: COUNT(*) with GROUP BY or FILTER")
-            cells = CellCondition({names: np.array([one is not OUTSIDE and one == value for one in values])})
-            found.append(Piece(self.conditions.both(node, where, cells), float(value)))
-        return found
+            cells = CellCondition({names: np.array([of_cell == value for of_cell in values])})
+            pieces.append(Piece(self.conditions.both(node, where, cells), float(value)))
+        return pieces
 
     def _multiplied(self, node: Any, where: CellCondition) -> list[Piece]:
+        """Return the parts of a product with a number, a quotient by one, or a product of columns of one attribute."""
         self._check_division(node)
-        constant, rest = node.right, node.left
+        constant, other = node.right, node.left
         if isinstance(node, exp.Mul) and self.scope.columns(constant):
-            constant, rest = rest, constant
-        named = {self.scope.name_of(one) for one in self.scope.columns(node)}
+            constant, other = other, constant
+        named = {self.scope.name_of(column) for column in self.scope.columns(node)}
         if self.scope.columns(constant) and len(named) == 1 and not named & self.scope.domain.number_names:
             return self._by_cells(node, where)
         if self.scope.columns(constant):
@@ -395,19 +409,22 @@ class Aggregates:
         if isinstance(node, exp.Div) and not factor:
             self.refuse(constant, "a number other than 0", "divide by another number")
         factor = 1 / factor if isinstance(node, exp.Div) else factor
-        return [replace(one, factor=factor * one.factor) for one in self._pieces(rest, where)]
+        return [replace(piece, factor=factor * piece.factor) for piece in self._pieces(other, where)]
 
     def _branches(self, node: Any, where: CellCondition) -> Iterator[Piece]:
+        """Yield the parts of CASE or IF: of each branch, on the records of its condition and of none before it."""
         branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
         default = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
         operand = node.this if isinstance(node, exp.Case) else None
-        rest = where
+        remaining = where
         for branch in branches:
             test = branch.this if operand is None else exp.EQ(this=operand.copy(), expression=branch.this.copy())
-            yield from self._pieces(branch.args["true"], self.conditions.both(node, rest, self.conditions.read(test)))
-            rest = self.conditions.both(node, rest, self._not_true(node, test))
+            yield from self._pieces(
+                branch.args["true"], self.conditions.both(node, remaining, self.conditions.read(test))
+            )
+            remaining = self.conditions.both(node, remaining, self._not_true(node, test))
         if default is not None:
-            yield from self._pieces(default, rest)
+            yield from self._pieces(default, remaining)
 
     def _not_true(self, node: Any, test: Any) -> CellCondition:
         """Return the records for which a condition is false or unknown."""
@@ -442,6 +459,10 @@ class Aggregates:
         return _total([self._sum_of(node, piece) for piece in pieces])
 
     def _sum_of(self, node: Any, piece: Piece) -> TermSum:
+        """Return the sum of a piece over its records: a multiple of a count, or a query on the cells of its column.
+
+        Its unit is that of a number, or half the range of the values of an attribute's cells.
+        """
         if not piece.column:
             return self._counted(piece.condition).times(piece.factor)
         number = self._number_of(piece)
@@ -450,7 +471,7 @@ class Aggregates:
             row, unit = queries.array[0], queries.unit
         else:
             row = self._cell_values(node, piece.column)
-            unit = max(float(np.ptp(row[np.flatnonzero(row == row)])) / 2, 1e-300)
+            unit = max(float(np.ptp(row[~np.isnan(row)])) / 2, 1e-300)  # not 0
         row = np.where(np.isnan(row), 0.0, row)
         return _term(Term(piece.condition, piece.column, row, f"{SUM} of {piece.column}", unit)).times(piece.factor)
 
@@ -465,7 +486,10 @@ class Aggregates:
         return np.array([np.nan if one is None else float(one) for one in values])
 
     def _centred(self, node: Any, pieces: Sequence[Piece]) -> tuple[dict[str, TermSum], float, float]:
-        """Return t, n and q of an argument with one column or constants, its centre and half its range."""
+        """Return t, n and q of an argument with one column or constants, its centre and half its range.
+
+        With t = (x − centre) / half, these are the sums of t, of 1 and of t² over the records with a value.
+        """
         pieces = self._of_one_kind(node, pieces)
         columns = {piece.column for piece in pieces}
         if not pieces or len(columns) > 1 or (columns != {""} and len({piece.factor for piece in pieces}) > 1):
@@ -476,10 +500,10 @@ class Aggregates:
             low, high = float(values.min()), float(values.max())
             centre, half = (low + high) / 2, max((high - low) / 2, 1e-300)
             centred = (values - centre) / half
-            each = [self._counted(piece.condition) for piece in pieces]
-            pairs = list(zip(each, centred.tolist(), strict=True))
-            figures = {"t": _total([one.times(value) for one, value in pairs]), "n": _total(each),
-                       "q": _total([one.times(value * value) for one, value in pairs])}  # fmt: skip
+            counts = [self._counted(piece.condition) for piece in pieces]
+            pairs = list(zip(counts, centred.tolist(), strict=True))
+            figures = {"t": _total([count.times(value) for count, value in pairs]), "n": _total(counts),
+                       "q": _total([count.times(value * value) for count, value in pairs])}  # fmt: skip
             return figures, centre, half
 
         number, factor = self._number_of(pieces[0]), pieces[0].factor
@@ -501,22 +525,23 @@ class Aggregates:
         columns = {(piece.column, piece.factor if piece.column else 0.0) for piece in pieces}
         if len(columns) < 2:
             return pieces
-        found = list[Piece]()
+        constants = list[Piece]()
         for piece in pieces:
             if self._number_of(piece) is not None:
                 self.refuse(node, "an argument with one column, or with constants", "leave ELSE out")
             if not piece.column:
-                found.append(piece)
+                constants.append(piece)
                 continue
             values = self._cell_values(node, piece.column)
             for value in np.unique(values[~np.isnan(values)]).tolist():
                 condition = self.conditions.both(
                     node, piece.condition, CellCondition({(piece.column,): values == value})
                 )
-                found.append(Piece(condition, piece.factor * value))
-        return found
+                constants.append(Piece(condition, piece.factor * value))
+        return constants
 
     def _mean(self, node: Any, pieces: Sequence[Piece]) -> Value:
+        """Return the mean of an argument, a ratio: of a flag (0 or 1) the share of records, else of t and n."""
         if {piece.column for piece in pieces} == {""} and {piece.factor for piece in pieces} <= {0.0, 1.0}:
             ones = _total([self._counted(piece.condition) for piece in pieces if piece.factor])
             return Quotient(ones, _whole([self._counted(piece.condition) for piece in pieces], self.where, pieces),
@@ -524,12 +549,12 @@ class Aggregates:
         if len({piece.column for piece in pieces}) > 1:
             return Quotient(self._summed(node, pieces), _total([self._records(piece) for piece in pieces]))
         figures, centre, half = self._centred(node, pieces)
-        limit = 1.0
-        if pieces[0].column and (number := self._number_of(pieces[0])) is not None:
-            limit = float(number.rows_per_unit)
+        number = self._number_of(pieces[0]) if pieces[0].column else None
+        limit = 1.0 if number is None else float(number.rows_per_unit)
         return Quotient(figures["t"], figures["n"], half, centre, (-limit, limit))
 
     def _spread(self, node: Any, pieces: Sequence[Piece]) -> Value:
+        """Return a variance or standard deviation. Raises JobError if the squares of the number are not measured."""
         figures, _, half = self._centred(node, pieces)
         if "q" not in figures:
             self.refuse(node, "a number whose squares are measured", "ask for STDDEV_SAMP in the workload of the job")
@@ -537,6 +562,7 @@ class Aggregates:
         return Spread(figures["q"], figures["t"], figures["n"], half, kind in SAMPLE, kind.startswith("Stddev"))
 
     def _rank(self, node: Any, q: float, where: CellCondition, argument: Any = None) -> Rank:
+        """Return the q-quantile of a column. Raises JobError for anything but an ordered attribute of few values."""
         column = node.this if argument is None else argument
         if not 0 <= q <= 1:
             self.refuse(node, "a quantile between 0 and 1", "0.5 is the median")
@@ -567,10 +593,10 @@ def _term(term: Term) -> TermSum:
 
 
 def _total(parts: Sequence[TermSum]) -> TermSum:
-    found = TermSum(())
+    total = TermSum(())
     for part in parts:
-        found = found.plus(part)
-    return found
+        total = total.plus(part)
+    return total
 
 
 def _whole(parts: Sequence[TermSum], where: CellCondition, pieces: Sequence[Piece]) -> TermSum:
@@ -584,21 +610,26 @@ def _whole(parts: Sequence[TermSum], where: CellCondition, pieces: Sequence[Piec
 
 def _joined_factors(one: CellCondition, other: CellCondition) -> CellCondition | None:
     """Return the union of two disjoint conditions that differ in one factor; None if they differ in more."""
-    names = {*one.factors, *other.factors}
-    differing = [own for own in names if own not in one.factors or own not in other.factors
-                 or not np.array_equal(one.factors[own], other.factors[own])]  # fmt: skip
-    if len(differing) != 1 or differing[0] not in one.factors or differing[0] not in other.factors:
+    if one.factors.keys() != other.factors.keys():
         return None
-    flags = one.factors[differing[0]] | other.factors[differing[0]]
-    rest = {own: mask for own, mask in one.factors.items() if own != differing[0]}
-    return CellCondition(rest if flags.all() else {**rest, differing[0]: flags})
+    differing = [names for names, flags in one.factors.items() if not np.array_equal(flags, other.factors[names])]
+    if len(differing) != 1:
+        return None
+    [names] = differing
+    union = one.factors[names] | other.factors[names]
+    equal = {others: flags for others, flags in one.factors.items() if others != names}
+    return CellCondition(equal if union.all() else {**equal, names: union})
 
 
 def _ends(above: TermSum, below: TermSum) -> tuple[float, float]:
-    """Return the range of a ratio: of a part of the records and all of them, 0 to 1."""
-    counts = [value.terms[0] for value in (above, below)
-              if len(value.terms) == 1 and not value.constant and not value.terms[0][1].axis]  # fmt: skip
-    if len(counts) < 2 or not counts[0][1].condition.within(counts[1][1].condition):
+    """Return the range of a ratio: 0 to 1 for the counts of a part of records and of all of them, or a multiple."""
+    counts = []  # factor and term of each multiple of a count
+    for value in (above, below):
+        if len(value.terms) == 1 and not value.constant and not value.terms[0][1].axis:
+            counts.append(value.terms[0])
+    if len(counts) < 2:
         return -math.inf, math.inf
-    ratio = counts[0][0] / counts[1][0]
-    return min(0.0, ratio), max(0.0, ratio)
+    (factor, part), (divisor, total) = counts
+    if not part.condition.within(total.condition):
+        return -math.inf, math.inf
+    return min(0.0, factor / divisor), max(0.0, factor / divisor)

@@ -87,19 +87,21 @@ class GroupedQueries:
 
     @cached_property
     def _levels(self) -> dict[str, str]:
-        """For each level of a hierarchy in the set, the finest one."""
+        """For each level that the grouping set uses, the finest used level of its hierarchy."""
         used = {self.selection.keys[place].attribute for place in self.places} | self.selection.where.names
         for output in self.selection.columns:
             if output.value is not None:
                 terms = terms_of(output.value)
                 used |= {name for term in terms for name in (*term.condition.names, term.axis) if name}
-                if (rank := rank_of(output.value)) is not None:
+                rank = rank_of(output.value)
+                if rank is not None:
                     used |= {rank.attribute, *rank.condition.names}
-        found: dict[str, str] = {}
-        for own in self.domain.hierarchies:
-            mine = sorted((name for name in used if name in own.names), key=own.position)
-            found |= {name: mine[-1] for name in mine}
-        return found
+
+        finest: dict[str, str] = {}
+        for hierarchy in self.domain.hierarchies:
+            levels = sorted((name for name in used if name in hierarchy.names), key=hierarchy.position)
+            finest |= {name: levels[-1] for name in levels}
+        return finest
 
     def _cells(self, name: str) -> Integers:
         """Return the cell of an attribute for each cell of the level on which it is written."""
@@ -125,7 +127,8 @@ class GroupedQueries:
             while names.count(name) > 1:
                 first, last = names.index(name), len(names) - 1 - names[::-1].index(name)
                 flags = np.diagonal(flags, axis1=first, axis2=last)
-                names = [one for place, one in enumerate(names) if place not in (first, last)] + [name]
+                # the diagonal's axis is the last one
+                names = [other for axis, other in enumerate(names) if axis not in (first, last)] + [name]
         ordered = self.domain.ordered(names)
         return ordered, np.ascontiguousarray(flags.transpose([names.index(name) for name in ordered]))
 
@@ -139,15 +142,15 @@ class GroupedQueries:
         for place in self.places:
             name = self.selection.keys[place].attribute
             by_name.setdefault(self._levels.get(name, name), []).append(place)
-        where, found = self.lifted(self.selection.where), {}
+        where, axes = self.lifted(self.selection.where), {}
         for name in self.domain.ordered(by_name):
             groups = np.stack([self.selection.keys[place].groups[self._cells(self.selection.keys[place].attribute)]
                                for place in by_name[name]])  # fmt: skip
             allowed = where.factors.get((name,), np.ones(groups.shape[1], np.bool_)) & (groups >= 0).all(axis=0)
             rows = np.full(groups.shape[1], -1)
             kinds, rows[allowed] = np.unique(groups[:, allowed], axis=1, return_inverse=True)
-            found[name] = rows, kinds
-        return found
+            axes[name] = rows, kinds
+        return axes
 
     @cached_property
     def attributes(self) -> AttributeSet:
@@ -162,17 +165,17 @@ class GroupedQueries:
     @cached_property
     def groups(self) -> dict[int, Integers]:
         """Group of each row of the set, in row-major order of the attributes, for each key."""
-        found = {}
+        groups = {}
         grids = np.indices(self.shape).reshape(len(self.shape), math.prod(self.shape))
         by_name: dict[str, list[int]] = {name: [] for name in self.attributes}
         for place in self.places:
             name = self.selection.keys[place].attribute
             by_name[self._levels.get(name, name)].append(place)
         for axis, name in enumerate(self.attributes):
-            kinds = self._axes[name][1]
+            _, groups_of_rows = self._axes[name]
             for number, place in enumerate(by_name[name]):
-                found[place] = kinds[number][grids[axis]]
-        return found
+                groups[place] = groups_of_rows[number][grids[axis]]
+        return groups
 
     @cached_property
     def order(self) -> Integers:
@@ -183,19 +186,19 @@ class GroupedQueries:
 
     @cached_property
     def _possible(self) -> Flags:
-        """Whether WHERE admits a cell of each row."""
+        """Whether WHERE admits some cell of each row, as far as its conditions on several attributes are concerned."""
         flags = np.ones(math.prod(self.shape), np.bool_)
         for names, allowed in self.lifted(self.selection.where).factors.items():
             shared = [name for name in names if name in self._axes]
             if len(names) == 1 or not shared:
                 continue
-            some = allowed.any(axis=tuple(axis for axis, name in enumerate(names) if name not in shared))
+            admits = allowed.any(axis=tuple(axis for axis, name in enumerate(names) if name not in shared))
             for axis, name in enumerate(shared):
                 rows, kinds = self._axes[name]
-                some = np.stack([np.take(some, np.flatnonzero(rows == row), axis=axis).any(axis=axis)
+                admits = np.stack([np.take(admits, np.flatnonzero(rows == row), axis=axis).any(axis=axis)
                                  for row in range(kinds.shape[1])], axis=axis)  # fmt: skip
             sizes = [size if name in shared else 1 for name, size in zip(self.attributes, self.shape, strict=True)]
-            flags &= np.broadcast_to(some.reshape(sizes), self.shape).reshape(-1)
+            flags &= np.broadcast_to(admits.reshape(sizes), self.shape).reshape(-1)
         return flags
 
     def check(self) -> None:
@@ -209,7 +212,7 @@ class GroupedQueries:
         self.selection.statement.refuse(self.selection.statement.tree, takes, remedy, got)
 
     def product(self, term: Term) -> TermProduct:
-        """Return the queries of a term."""
+        """Return the queries of a term: a matrix for each attribute, whose product they are, and joint conditions."""
         condition = self.lifted(term.condition)
         single = {names[0]: flags for names, flags in condition.factors.items() if len(names) == 1}
         joint = CellCondition({names: flags for names, flags in condition.factors.items() if len(names) > 1})
@@ -226,6 +229,10 @@ class GroupedQueries:
         return TermProduct(matrices, joint)
 
     def _matrix(self, name: str, factor: Floats) -> Matrix:
+        """Return the matrix that sums cells by groups, each cell times its factor: one row for each group.
+
+        An attribute without a key has one row. A matrix without an array is the identity.
+        """
         if name not in self._axes:
             return Matrix(factor[None])
         rows, kinds = self._axes[name]
@@ -261,40 +268,43 @@ class GroupedQueries:
         """
         terms = list({term.key: term for value in values for _, term in value.terms}.values())
         products = {term.key: self.product(term) for term in terms}
-        if not terms or any(one.joint.factors for one in products.values()):
+        if not terms or any(product.joint.factors for product in products.values()):
             return None
-        names = self.domain.ordered({name for one in products.values() for name in one.matrices})
+        names = self.domain.ordered({name for product in products.values() for name in product.matrices})
         matrices, differing = dict[str, Matrix](), []
         for name in names:
-            mine = {key: one.matrices.get(name) or self._matrix(name, np.ones(self.domain[name].size))
-                    for key, one in products.items()}  # fmt: skip
-            first = next(iter(mine.values()))
-            if all(first.equals(one) for one in mine.values()):
+            by_term = {}
+            for key, product in products.items():
+                by_term[key] = product.matrices.get(name) or self._matrix(name, np.ones(self.domain[name].size))
+            first = next(iter(by_term.values()))
+            if all(first.equals(matrix) for matrix in by_term.values()):
                 matrices[name] = first
             else:
-                differing.append((name, mine))
+                differing.append((name, by_term))
+
         if len(differing) > 1:
             return None
         if not differing:
             factors = [sum(factor for factor, _ in value.terms) for value in values]
             return names, matrices, "", np.array(factors)[:, None, None]
-        name, mine = differing[0]
+        [(name, by_term)] = differing
         size = self.domain[name].size
-        if any(one.array is None for one in mine.values()) and size**2 > MOST_ENTRIES:
+        if any(matrix.array is None for matrix in by_term.values()) and size**2 > MOST_ENTRIES:
             return None
-        arrays = np.stack([reduce(np.add, [factor * mine[term.key].dense(size) for factor, term in value.terms])
+        arrays = np.stack([reduce(np.add, [factor * by_term[term.key].dense(size) for factor, term in value.terms])
                            for value in values])  # fmt: skip
         return names, matrices, name, arrays
 
     def part(self, matrices: dict[str, Matrix], weight: float = 1.0) -> WorkloadPart:
         """Return the products of matrices as a part of a workload."""
-        given: dict[str, Any] = {}
-        for name, one in matrices.items():
-            texts = QueryTexts(listed=tuple(self._texts(name, one)))
-            given[name] = NamedQueries(self._family(name, one), texts)
-        names = self.domain.ordered(given)
-        given = given or {self.domain.names[0]: TOTAL}
-        return part_of(ProductQueries(predicates=given, label=self.selection.name), self.domain, (names,), (weight,))
+        families: dict[str, Any] = {}
+        for name, matrix in matrices.items():
+            texts = QueryTexts(listed=tuple(self._texts(name, matrix)))
+            families[name] = NamedQueries(self._family(name, matrix), texts)
+        names = self.domain.ordered(families)
+        families = families or {self.domain.names[0]: TOTAL}
+        queries = ProductQueries(predicates=families, label=self.selection.name)
+        return part_of(queries, self.domain, (names,), (weight,))
 
     def has_levels(self, names: Iterable[str]) -> bool:
         """Return whether an attribute is a level of a hierarchy."""
@@ -302,13 +312,15 @@ class GroupedQueries:
 
     def planned_part(self, matrices: dict[str, Matrix], weight: float) -> WorkloadPart:
         """Return products as they are planned: on levels of hierarchies by all cells, with the same sum of weights."""
-        found = dict(matrices)
-        for name, one in matrices.items():
-            if one.array is not None and self.has_levels([name]):
-                found[name], weight = Matrix(None), weight * float((one.array**2).sum()) / one.array.shape[1]
-        return self.part(found, weight)
+        planned = dict(matrices)
+        for name, matrix in matrices.items():
+            if matrix.array is not None and self.has_levels([name]):
+                planned[name] = Matrix(None)
+                weight *= float((matrix.array**2).sum()) / matrix.array.shape[1]
+        return self.part(planned, weight)
 
     def _family(self, name: str, matrix: Matrix) -> Family:
+        """Return the family of one-way queries on an attribute or number whose matrix is this one."""
         if matrix.array is None:
             return MARGINAL
         if name in self.domain.number_names:
@@ -356,11 +368,11 @@ class GroupedQueries:
         for factor, term in value.terms:
             if term not in self._products:  # read again for each row
                 self._products[term] = self.product(term)
-            own = self._products[term]
-            lead = len(self.shape) if place is None else 0
-            found = np.full((1,) * (lead + len(names)), factor)
+            product = self._products[term]
+            lead = len(self.shape) if place is None else 0  # axes of the rows
+            queries = np.full((1,) * (lead + len(names)), factor)
             for axis, name in enumerate(names):
-                matrix = own.matrices.get(name) or self._matrix(name, np.ones(self.domain[name].size))
+                matrix = product.matrices.get(name) or self._matrix(name, np.ones(self.domain[name].size))
                 dense = matrix.dense(self.domain[name].size)
                 shape = [1] * (lead + len(names))
                 shape[lead + axis] = dense.shape[1]
@@ -368,10 +380,10 @@ class GroupedQueries:
                     shape[self.attributes.index(name)] = dense.shape[0]
                 elif name in self._axes:
                     dense = dense[place[name]]  # type: ignore[index]
-                found = found * dense.reshape(shape)
-            for joint, flags in own.joint.factors.items():
-                found = found * spread(self.domain, joint, names, flags)
-            total = total + found
+                queries = queries * dense.reshape(shape)
+            for joint, flags in product.joint.factors.items():
+                queries = queries * spread(self.domain, joint, names, flags)
+            total = total + queries
         sizes = self.domain.shape(names)
         if row is not None:
             return np.broadcast_to(total, sizes)
@@ -379,11 +391,11 @@ class GroupedQueries:
 
     def names_of(self, values: Sequence[TermSum]) -> AttributeSet:
         """Return the attributes of combinations and of the keys."""
-        found = set(self.attributes)
+        names = set(self.attributes)
         for value in values:
             for _, term in value.terms:
-                found |= self.product(term).matrices.keys()
-        return self.domain.ordered(found)
+                names |= self.product(term).matrices.keys()
+        return self.domain.ordered(names)
 
 
 def unrounded(value: Value) -> Value:
@@ -399,28 +411,28 @@ def rank_of(value: Value) -> Rank | None:
 
 def blocks_of(selection: SelectQuery) -> list[GroupedQueries]:
     """Return the grouping sets of a selection. Raises JobError for too many rows."""
-    found = [GroupedQueries(selection, places) for places in selection.sets]
-    for block in found:
+    blocks = [GroupedQueries(selection, places) for places in selection.sets]
+    for block in blocks:
         block.check()
-    return found
+    return blocks
 
 
 def operands(value: Value) -> list[TermSum]:
     """Return the combinations from whose estimates and covariance a value follows."""
     match value:
         case TermSum():
-            found = [value]
+            linear = [value]
         case Quotient():
-            found = [value.above, value.below]
+            linear = [value.above, value.below]
         case RatioSum():
-            found = [own for one in value.ratios for own in operands(one)]
+            linear = [operand for ratio in value.ratios for operand in operands(ratio)]
         case Spread():
-            found = [value.squares, value.sums, value.counts]
+            linear = [value.squares, value.sums, value.counts]
         case Rounded():
-            found = operands(value.value)
+            linear = operands(value.value)
         case _:
-            found = []
-    return [one for one in found if one.terms]
+            linear = []
+    return [operand for operand in linear if operand.terms]  # without constants
 
 
 def _check_single(block: GroupedQueries, value: Value) -> None:
@@ -446,7 +458,7 @@ def planned(value: Value) -> list[tuple[TermSum, float]]:
             share = SHARE_OF_COUNT if math.isfinite(value.ends[0]) else 1.0
             return [(value.above, unit_of(value.above) ** -2.0), (value.below, share * unit_of(value.below) ** -2.0)]
         case RatioSum():
-            return [(linear, weight * one.scale**2) for one in value.ratios for linear, weight in planned(one)]
+            return [(linear, weight * ratio.scale**2) for ratio in value.ratios for linear, weight in planned(ratio)]
         case Spread():
             parts = (value.squares, value.sums, value.counts)
             return list(zip(parts, SHARES_OF_VARIANCE, strict=True))
@@ -462,9 +474,9 @@ def unit_of(value: TermSum) -> float:
 
 def workload_parts(selection: SelectQuery) -> list[WorkloadPart]:
     """Return the queries of a selection as parts of a workload, each distinct query once for each grouping set."""
-    found: list[WorkloadPart] = []
+    parts: list[WorkloadPart] = []
     for block in blocks_of(selection):
-        weights: dict[Any, tuple[TermSum, float]] = {}
+        weights: dict[Any, tuple[TermSum, float]] = {}  # of each query, the sum over the columns that need it
         for output in selection.columns:
             if output.value is None:
                 continue
@@ -473,18 +485,25 @@ def workload_parts(selection: SelectQuery) -> list[WorkloadPart]:
                 if not linear.terms:
                     continue
                 key = tuple((factor, term.key) for factor, term in linear.terms)
-                weights[key] = linear, weights.get(key, (linear, 0.0))[1] + weight
-            if (rank := rank_of(output.value)) is not None:
-                found.append(_rank_part(block, rank))
+                _, known_weight = weights.get(key, (linear, 0.0))
+                weights[key] = linear, known_weight + weight
+            rank = rank_of(output.value)
+            if rank is not None:
+                parts.append(_rank_part(block, rank))
+
         for linear, weight in weights.values():
-            found.append(_linear_part(block, linear, weight * selection.statement.weight))
-    return found
+            parts.append(_linear_part(block, linear, weight * selection.statement.weight))
+    return parts
 
 
 def _linear_part(block: GroupedQueries, linear: TermSum, weight: float) -> WorkloadPart:
-    alone = block.combined([linear])
-    if alone is not None:
-        names, matrices, differing, arrays = alone
+    """Return a combination of terms as a part of a workload: as a product if it is one, otherwise as an array.
+
+    Queries on levels of hierarchies that are no product are planned by all cells.
+    """
+    as_product = block.combined([linear])
+    if as_product is not None:
+        names, matrices, differing, arrays = as_product
         if differing:
             matrices = matrices | {differing: Matrix(arrays[0])}
         else:
@@ -495,7 +514,8 @@ def _linear_part(block: GroupedQueries, linear: TermSum, weight: float) -> Workl
         cells = {name: Matrix(None) for name in block.names_of([linear])}
         return block.part(cells, weight * math.prod(block.shape) / block.domain.cells(list(cells)))
     names, statement = block.names_of([linear]), block.selection.statement
-    if (entries := math.prod(block.shape) * block.domain.cells(names)) > MOST_ENTRIES:
+    entries = math.prod(block.shape) * block.domain.cells(names)
+    if entries > MOST_ENTRIES:
         statement.refuse(statement.tree, f"at most {MOST_ENTRIES:,} entries of queries that OR or differences join",
                          "join conditions by AND, or group by fewer attributes",
                          f"with {entries:,} entries over {', '.join(names)}")  # fmt: skip
@@ -505,12 +525,14 @@ def _linear_part(block: GroupedQueries, linear: TermSum, weight: float) -> Workl
 
 
 def _rank_part(block: GroupedQueries, rank: Rank) -> WorkloadPart:
+    """Return the counts up to each value of an attribute, from which a quantile follows, as a part of a workload."""
     attribute, terms = block.rank_terms(rank)
     weight = block.selection.statement.weight / attribute.listed
-    found = block.combined([TermSum(((1.0, term),)) for term in terms])
-    if found is None or (terms and found[2] != rank.attribute) or rank.attribute in block.attributes:
-        statement = block.selection.statement
+    combined, statement = block.combined([TermSum(((1.0, term),)) for term in terms]), block.selection.statement
+    if combined is None:
         statement.refuse(statement.tree, "a quantile by groups of other attributes", "group by other attributes")
-    names, matrices, differing, arrays = found
+    names, matrices, differing, arrays = combined
+    if (terms and differing != rank.attribute) or rank.attribute in block.attributes:
+        statement.refuse(statement.tree, "a quantile by groups of other attributes", "group by other attributes")
     each = matrices | {differing: Matrix(arrays[:, 0])}
     return block.planned_part({name: each[name] for name in names}, weight)

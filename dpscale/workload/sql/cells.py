@@ -141,8 +141,8 @@ class CellValues:
             case exp.Case() | exp.If():
                 return self._case(node)
             case exp.Coalesce():
-                lists = [self.values(one) for one in (node.this, *node.expressions)]
-                return [next((one for one in row if one is not None), None) for row in zip(*lists, strict=True)]
+                lists = [self.values(value) for value in (node.this, *node.expressions)]
+                return [next((value for value in row if value is not None), None) for row in zip(*lists, strict=True)]
             case exp.Cast() | exp.TryCast():
                 return self._cast(node)
         if isinstance(node, exp.Predicate | exp.Connector | exp.Not):
@@ -177,7 +177,7 @@ class CellValues:
             self.scope.statement.refuse(node, f"date_trunc('{attribute.by}', {attribute.name}) in an expression",
                                         "truncate it", f"whose cells are {attribute.by}s")  # fmt: skip
         if attribute.kind == "bins":
-            numbers = [one.name for one in self.scope.domain.numbers if one.column == attribute.column]
+            numbers = [number.name for number in self.scope.domain.numbers if number.column == attribute.column]
             remedy = f"write CASE WHEN {attribute.name} < {attribute.edges[1]:g} THEN …, or in a sum or mean "
             declared = f'a number of the domain, [numbers.NAME] with from = "{attribute.column}"'
             remedy += f"the number {numbers[0]}" if numbers else declared
@@ -186,7 +186,7 @@ class CellValues:
         if attribute.kind == "date":
             listed = [first_day(attribute.by, attribute.low + cell) for cell in range(attribute.listed)]
         if attribute.kind == "boolean":
-            listed = [bool(one) for one in listed]
+            listed = [bool(label) for label in listed]
         others = [None if cell == attribute.null_cell else OUTSIDE for cell in range(attribute.listed, attribute.size)]
         return listed + others
 
@@ -199,17 +199,19 @@ class CellValues:
         return isinstance(outer, exp.DateTrunc | exp.TimestampTrunc | exp.Extract) or type(outer).__name__ in UNITS
 
     def _flags(self, node: Any, values: list[Any]) -> Truth:
-        if not all(one in (0, 1, None) or one is OUTSIDE for one in values):
+        """Return values 0 and 1 as a condition, unknown for null. Raises JobError for other values."""
+        if not all(value in (0, 1, None) or value is OUTSIDE for value in values):
             self.scope.statement.refuse(node, "a condition", "write a comparison, such as column = 1")
-        known = np.array([one in (0, 1) for one in values])
-        return Truth(np.array([one in (1,) for one in values]) & known, known)
+        known = np.array([value in (0, 1) for value in values])
+        return Truth(np.array([value in (1,) for value in values]) & known, known)
 
     def _is(self, node: Any) -> Truth:
+        """Return IS NULL, IS TRUE or IS FALSE, which are known in every cell."""
         every = np.ones(self.size, np.bool_)
         if isinstance(node.expression, exp.Null):
             if isinstance(node.this, exp.Column) and self.attribute is not None:
                 return Truth(np.arange(self.size) == self.attribute.null_cell, every)
-            return Truth(np.array([one is None for one in self.values(node.this)]), every)
+            return Truth(np.array([value is None for value in self.values(node.this)]), every)
         if isinstance(node.expression, exp.Boolean):
             inner = self.truth(node.this)
             wanted = inner.true if node.expression.this else (~inner).true
@@ -217,15 +219,20 @@ class CellValues:
         self.scope.statement.refuse(node, "IS NULL, IS TRUE or IS FALSE", "write IS NULL or =")
 
     def _compared(self, node: Any, sign: str, left: Any, right: Any) -> Truth:
+        """Return a comparison of two expressions: of the attribute with a constant by labels, others by values."""
         left, right = _inner(left), _inner(right)
         if isinstance(right, exp.Column) and not self.scope.columns(left):
             left, right, sign = right, left, MIRRORED.get(sign, sign)
         if isinstance(left, exp.Column) and self.attribute is not None and not self.scope.columns(right):
-            return self._with_label(node, sign, CellValues(self.scope, None).values(right)[0])
+            [constant, *_] = CellValues(self.scope, None).values(right)
+            return self._with_label(node, sign, constant)
         return self._by_value(node, sign, self.values(left), self.values(right))
 
     def _with_label(self, node: Any, sign: str, value: Any) -> Truth:
-        """Return the comparison of the attribute itself with a constant."""
+        """Return the comparison of the attribute itself with a constant, which is unknown for nulls.
+
+        Cells of outside values differ from every label; their order is unknown.
+        """
         attribute = self.attribute
         assert attribute is not None
         unknown = np.zeros(self.size, np.bool_)
@@ -273,6 +280,7 @@ class CellValues:
         return sign, day
 
     def _read_day(self, node: Any, text: str) -> date:
+        """Return the day of a text such as 2026-01-31. Raises JobError if there is no such day."""
         try:
             return date.fromisoformat(text)
         except ValueError:
@@ -288,32 +296,36 @@ class CellValues:
         return Truth(np.array([one is True for one in found]), np.array([one is not None for one in found]))
 
     def _pair(self, node: Any, sign: str, a: Any, b: Any) -> bool | None:
+        """Return the comparison of two values; None if it is unknown. Texts are read as days beside a day."""
         if a is None or b is None:
             return None
         if a is OUTSIDE or b is OUTSIDE:
             return sign == "!=" if sign in ("=", "!=") else None
         if isinstance(a, date) != isinstance(b, date):
-            a, b = (self._read_day(node, one) if isinstance(one, str) else one for one in (a, b))
-        a, b = (datetime(one.year, one.month, one.day) if type(one) is date else one for one in (a, b))
+            a, b = (self._read_day(node, value) if isinstance(value, str) else value for value in (a, b))
+        a, b = (datetime(day.year, day.month, day.day) if type(day) is date else day for day in (a, b))
         if isinstance(a, str) != isinstance(b, str) or isinstance(a, date) != isinstance(b, date):
             self.scope.statement.refuse(node, "values of one type", "write numbers plainly and texts in quotes")
         return bool(COMPARE[sign](a, b))
 
     def _among(self, node: Any) -> Truth:
+        """Return IN with a list of values: whether one of them is equal."""
         listed = node.expressions
         if not listed:
             self.scope.statement.refuse(node, "IN with a list of values", "list the values")
-        return reduce(operator.or_, [self._compared(node, "=", node.this, one) for one in listed])
+        return reduce(operator.or_, [self._compared(node, "=", node.this, value) for value in listed])
 
     def _like(self, node: Any) -> Truth:
+        """Return LIKE or ILIKE (without regard to case): % stands for any text, and _ for one letter."""
         pattern = CellValues(self.scope, None).values(node.expression)[0]
         if not isinstance(pattern, str):
             self.scope.statement.refuse(node, "LIKE with a text", "write LIKE 'A%'")
-        written = "".join({"%": ".*", "_": "."}.get(one, re.escape(one)) for one in pattern)
+        written = "".join({"%": ".*", "_": "."}.get(letter, re.escape(letter)) for letter in pattern)
         compiled = re.compile(written, re.DOTALL | (re.IGNORECASE if isinstance(node, exp.ILike) else 0))
         return self._matching(node, lambda text: compiled.fullmatch(text) is not None)
 
     def _texts(self, node: Any) -> Truth:
+        """Return STARTS_WITH or CONTAINS of a text."""
         part = CellValues(self.scope, None).values(node.expression)[0]
         if not isinstance(part, str):
             self.scope.statement.refuse(node, "a text", "write it in quotes")
@@ -322,26 +334,28 @@ class CellValues:
         return self._matching(node, lambda text: part in text)
 
     def _matching(self, node: Any, test: Callable[[str], bool]) -> Truth:
+        """Return where a text passes a test, unknown for null and outside values. Raises JobError for numbers."""
         values = self.values(node.this)
-        if not all(isinstance(one, str) or one is None or one is OUTSIDE for one in values):
+        if not all(isinstance(value, str) or value is None or value is OUTSIDE for value in values):
             self.scope.statement.refuse(node, "an attribute of texts", "compare numbers with <, =, > or BETWEEN")
-        known = np.array([isinstance(one, str) for one in values])
-        return Truth(np.array([isinstance(one, str) and test(one) for one in values]), known)
+        known = np.array([isinstance(value, str) for value in values])
+        return Truth(np.array([isinstance(value, str) and test(value) for value in values]), known)
 
     def _case(self, node: Any) -> list[Any]:
+        """Return the values of CASE or IF: of the first branch whose condition is true, else of ELSE, else null."""
         branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
         operand = node.this if isinstance(node, exp.Case) else None
         default = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
-        found = [None] * self.size if default is None else self.values(default)
+        values = [None] * self.size if default is None else self.values(default)
         for branch in reversed(branches):
-            true = (
-                self.truth(branch.this) if operand is None else self._compared(branch, "=", operand, branch.this)
-            ).true
-            chosen = self.values(branch.args["true"])
-            found = [one if flag else other for flag, one, other in zip(true, chosen, found, strict=True)]
-        return found
+            condition = branch.this
+            truth = self.truth(condition) if operand is None else self._compared(branch, "=", operand, condition)
+            of_branch = self.values(branch.args["true"])
+            values = [new if flag else old for flag, new, old in zip(truth.true, of_branch, values, strict=True)]
+        return values
 
     def _cast(self, node: Any) -> list[Any]:
+        """Return the values of a cast to a text, number, date or boolean. Raises JobError for other types."""
         kind = node.to.this.name
         convert: Callable[[Any], Any] | None = None
         if kind in KINDS_OF_TEXT:
@@ -362,7 +376,8 @@ class CellValues:
         plain, name = CellValues(self.scope, None), type(node).__name__
         if name == "Div" and node.args.get("typed"):  # a dialect whose quotient of integers is an integer
             sides = [self.values(node.left), self.values(node.right)]
-            if all(isinstance(one, int) or one is None or one is OUTSIDE for side in sides for one in side):
+            values = [value for side in sides for value in side]
+            if all(isinstance(value, int) or value is None or value is OUTSIDE for value in values):
                 return self._mapped(node, _whole_quotient, sides)
         if name in ARITHMETIC:
             return self._mapped(node, ARITHMETIC[name], [self.values(node.left), self.values(node.right)])
@@ -385,7 +400,7 @@ class CellValues:
                 cut = slice(0, count) if isinstance(node, exp.Left) else slice(-count if count else count, None)
                 return self._mapped(node, lambda text: _text(text)[cut] if count else "", [self.values(node.this)])
             case exp.DPipe():
-                sides = [self.values(one) for one in (node.left, node.right)]
+                sides = [self.values(node.left), self.values(node.right)]
                 return self._mapped(node, lambda *texts: "".join(map(_written, texts)), sides)
             case exp.Round():
                 digits = 0 if node.args.get("decimals") is None else plain.whole(node.args["decimals"])
@@ -410,6 +425,7 @@ class CellValues:
         return self._mapped(node, lambda day: first_day(unit, number_of(unit, _day(day))), [self.values(node.this)])
 
     def _part(self, node: Any, unit: str, argument: Any) -> list[Any]:
+        """Return EXTRACT of a part of a day, such as its month. Raises JobError for parts of the time of day."""
         if unit not in PARTS_OF_DAY:
             self.scope.statement.refuse(node, f"EXTRACT of {', '.join(PARTS_OF_DAY)}", "use one of these")
         self._check_period(node, "day" if unit in ("dow", "isodow") else unit)
@@ -417,19 +433,19 @@ class CellValues:
 
     def _mapped(self, node: Any, function: Callable[..., Any], lists: list[list[Any]]) -> list[Any]:
         """Return a function of values; null if one is null, and outside if one is outside."""
-        found = list[Any]()
+        results = list[Any]()
         for row in zip(*lists, strict=True):
-            if any(one is None for one in row):
-                found.append(None)
-            elif any(one is OUTSIDE for one in row):
-                found.append(OUTSIDE)
+            if any(value is None for value in row):
+                results.append(None)
+            elif any(value is OUTSIDE for value in row):
+                results.append(OUTSIDE)
             else:
                 try:
-                    found.append(function(*row))
+                    results.append(function(*row))
                 except (TypeError, ValueError, ArithmeticError, AttributeError):
                     self.scope.statement.refuse(node, "values of the type that the function takes", "cast them",
                                                 f"which does not fit {row[0]!r}")  # fmt: skip
-        return found
+        return results
 
 
 def _inner(node: Any) -> Any:
@@ -437,6 +453,7 @@ def _inner(node: Any) -> Any:
 
 
 def _literal(node: Any) -> Any:
+    """Return a constant as a text, integer or float."""
     if node.is_string:
         return str(node.this)
     text = str(node.this)
@@ -457,6 +474,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any, whole: bool) -> float:
+    """Return a value as a number. Raises an error for a day, or for a fraction if only whole numbers are permitted."""
     if isinstance(value, date):
         raise TypeError
     number = float(value)

@@ -83,8 +83,9 @@ class Conditions:
             case exp.Not():
                 return self.read(node.this, not negated)
             case exp.And() | exp.Or():
-                parts = [self.read(one, negated) for one in (node.left, node.right)]
-                return (self.both if isinstance(node, exp.And) != negated else self.either)(node, *parts)
+                left, right = self.read(node.left, negated), self.read(node.right, negated)
+                join = self.both if isinstance(node, exp.And) != negated else self.either  # NOT exchanges AND and OR
+                return join(node, left, right)
             case exp.Between() if len(self.scope.names(node)) > 1 and not node.args.get("symmetric"):
                 low, high = (make(this=node.this, expression=node.args[end])
                              for make, end in ((exp.GTE, "low"), (exp.LTE, "high")))  # fmt: skip
@@ -93,8 +94,8 @@ class Conditions:
         if len(names) > 1:
             return self._compared(node, names, negated)
 
-        found = CellValues(self.scope, self.domain[names[0]] if names else None).truth(node)
-        chosen = (~found if negated else found).true
+        truth = CellValues(self.scope, self.domain[names[0]] if names else None).truth(node)
+        chosen = (~truth if negated else truth).true
         if not names:
             return ALWAYS if chosen[0] else self.nothing()
         return ALWAYS if chosen.all() else CellCondition({names: chosen})
@@ -135,6 +136,7 @@ class Conditions:
         return CellCondition({(name,): np.arange(attribute.size) != attribute.null_cell})
 
     def _whole(self, node: Any, part: CellCondition) -> tuple[AttributeSet, Flags]:
+        """Return a condition as one array of flags over the cells of all its attributes."""
         first, *rest = part.factors.items()
         for other in rest:
             first = self._joined(node, first, other, np.logical_and)
@@ -143,12 +145,18 @@ class Conditions:
     def _joined(
         self, node: Any, one: tuple[AttributeSet, Flags], other: tuple[AttributeSet, Flags], join: Any
     ) -> tuple[AttributeSet, Flags]:
-        names = self.domain.ordered({*one[0], *other[0]})
-        self._check_cells(node, names)
-        return names, join(*(spread(self.domain, own, names, flags) for own, flags in (one, other)))
+        """Return two conditions joined by a function of flags, over the cells of the attributes of both."""
+        (names, flags), (other_names, other_flags) = one, other
+        union = self.domain.ordered({*names, *other_names})
+        self._check_cells(node, union)
+        return union, join(
+            spread(self.domain, names, union, flags), spread(self.domain, other_names, union, other_flags)
+        )
 
     def _check_cells(self, node: Any, names: AttributeSet) -> None:
-        if (cells := self.domain.cells(names)) > MOST_CELLS and len(names) > 1:
+        """Raise JobError for a condition over several attributes with too many cells together."""
+        cells = self.domain.cells(names)
+        if cells > MOST_CELLS and len(names) > 1:
             self.scope.statement.refuse(node, f"at most {MOST_CELLS:,} cells of attributes that OR joins",
                                         "join conditions on single attributes by AND, or list values with IN",
                                         f"over {cells:,} cells of {', '.join(names)}")  # fmt: skip
@@ -164,9 +172,10 @@ class Conditions:
         self._check_cells(node, names)
         values = [CellValues(self.scope, self.domain[side[0]]).values(part)
                   for side, part in zip(sides, (node.left, node.right), strict=True)]  # fmt: skip
-        flat = [[a for a in values[0] for _ in values[1]], [b for _ in values[0] for b in values[1]]]
-        found = CellValues(self.scope, None).compared(node, *flat)
-        chosen = (~found if negated else found).true.reshape(len(values[0]), len(values[1]))
+        first, second = values
+        pairs = [(a, b) for a in first for b in second]
+        truth = CellValues(self.scope, None).compared(node, [a for a, _ in pairs], [b for _, b in pairs])
+        chosen = (~truth if negated else truth).true.reshape(len(first), len(second))
         return CellCondition({names: chosen if sides[0] + sides[1] == names else chosen.T})
 
 

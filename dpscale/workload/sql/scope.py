@@ -62,8 +62,9 @@ def _merged(statement: Statement, select: Any, known: Mapping[str, Any], taken: 
     if select.args.get("from_") is None:
         statement.refuse(select, "a table after FROM", "write FROM and the name of the table")
     source, joins = select.args["from_"].this, select.args.get("joins") or []
-    if named := next((join.this for join in joins if join.this.name.lower() in known), None):
-        statement.refuse(named, "a table after JOIN", "filter its rows by WHERE, and join the table itself")
+    for join in joins:
+        if join.this.name.lower() in known:
+            statement.refuse(join.this, "a table after JOIN", "filter its rows by WHERE, and join the table itself")
 
     if isinstance(source, exp.Subquery):
         inner = source.this
@@ -109,9 +110,13 @@ def _check_clauses(statement: Statement, select: Any) -> None:
 
 
 def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: frozenset[str]) -> Any:
-    """Return a SELECT with the subquery after FROM merged into it."""
+    """Return a SELECT with the subquery after FROM merged into it.
+
+    Its columns stand for the expressions of the subquery, whose WHERE is added. `taken` are the names that the
+    columns of the table may have.
+    """
     columns, every = _columns(statement, inner, taken)
-    results = {one.alias.lower() for one in select.expressions if isinstance(one, exp.Alias)}
+    results = {output.alias.lower() for output in select.expressions if isinstance(output, exp.Alias)}
     select.set("from_", inner.args["from_"])
     select.set("joins", [*(inner.args.get("joins") or []), *(select.args.get("joins") or [])])
     for column in [*select.find_all(exp.Column)]:
@@ -124,12 +129,12 @@ def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: fr
         _replace(statement, column, columns, every)
 
     select.set("with_", None)
-    if (where := inner.args.get("where")) is not None:
-        own = select.args.get("where")
-        parts = [exp.Paren(this=one.this) for one in (where, own) if one is not None]
-        select.set(
-            "where", exp.Where(this=parts[0] if len(parts) == 1 else exp.And(this=parts[0], expression=parts[1]))
-        )
+    where, outer = inner.args.get("where"), select.args.get("where")
+    if where is not None and outer is None:
+        select.set("where", exp.Where(this=exp.Paren(this=where.this)))
+    elif where is not None:
+        both = exp.And(this=exp.Paren(this=where.this), expression=exp.Paren(this=outer.this))
+        select.set("where", exp.Where(this=both))
     return select
 
 
@@ -146,23 +151,28 @@ def _check_plain(statement: Statement, inner: Any) -> None:
 def _columns(statement: Statement, inner: Any, taken: frozenset[str]) -> tuple[dict[str, Any], bool]:
     """Return the expressions of the columns of a subquery by name, and whether it has all columns of its table."""
     columns, every = {}, False
-    for one in inner.expressions:
-        star = one.this if isinstance(one, exp.Column) else one
+    for output in inner.expressions:
+        star = output.this if isinstance(output, exp.Column) else output
         if isinstance(star, exp.Star):
             if any(star.args.values()):
-                statement.refuse(one, "* without changes", "list the columns")
+                statement.refuse(output, "* without changes", "list the columns")
             every = True
             continue
-        if one.alias_or_name.lower() in columns:
-            statement.refuse(one, "columns of different names", "rename one")
-        columns[one.alias_or_name.lower()] = one.unalias()
-    for name, one in columns.items():
-        if every and name in taken and not (isinstance(one, exp.Column) and one.name.lower() == name):
-            statement.refuse(one, "another name beside *", f"rename {name}, or list the columns")
+        if output.alias_or_name.lower() in columns:
+            statement.refuse(output, "columns of different names", "rename one")
+        columns[output.alias_or_name.lower()] = output.unalias()
+
+    for name, output in columns.items():
+        if every and name in taken and not (isinstance(output, exp.Column) and output.name.lower() == name):
+            statement.refuse(output, "another name beside *", f"rename {name}, or list the columns")
     return columns, every
 
 
 def _replace(statement: Statement, column: Any, columns: Mapping[str, Any], every: bool) -> None:
+    """Put the expression of a subquery's column in the place of the column, in the tree of the statement.
+
+    With `every`, other columns are those of the table. Raises JobError for a column that the subquery lacks.
+    """
     stands = columns.get(column.name.lower())
     if stands is None and not every:
         statement.refuse(column, f"a column of the subquery: {', '.join(columns)}", nearest(column.name, columns))
@@ -188,8 +198,9 @@ def tables_of(statement: Statement, select: Any) -> Tables:
         if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
             statement.refuse(source, "the name of a table", "name a table of the job, or use a subquery after FROM")
         _check_alias(statement, source)
-        if more := next((name for name, value in source.args.items() if value and name not in PLAIN_TABLE), None):
-            statement.refuse(source, "a whole table", "leave the rest out", f"with {more.upper()}")
+        for name, value in source.args.items():
+            if value and name not in PLAIN_TABLE:
+                statement.refuse(source, "a whole table", "leave the rest out", f"with {name.upper()}")
         if source.alias_or_name.lower() in names or source.name.lower() in map(str.lower, names.values()):
             statement.refuse(source, "each table once", "join different tables", "a second time")
         names[source.alias_or_name.lower()] = source.name

@@ -71,9 +71,15 @@ class Key(NamedTuple):
     @property
     def ranks(self) -> list[Any]:
         """Value by which each group is sorted: texts by their letters, bins and dates in time and size."""
-        if self.kind == TEXT:
-            return [(1, "") if one == OUTSIDE_LABEL else one if one is None else (0, one) for one in self.labels]
-        return [None if one is None else place for place, one in enumerate(self.labels)]
+        ranks: list[Any] = []
+        for place, label in enumerate(self.labels):
+            if label is None:
+                ranks.append(None)
+            elif self.kind != TEXT:
+                ranks.append(place)
+            else:
+                ranks.append((1, "") if label == OUTSIDE_LABEL else (0, label))  # outside values last
+        return ranks
 
 
 class OutputColumn(NamedTuple):
@@ -153,6 +159,7 @@ def select(statement: Statement, domain: Domain, unit: Sequence[str] = ()) -> Se
 
 @lru_cache(maxsize=256)  # a run reads its statements at planning, for charges and for answers
 def _select(statement: Statement, domain: Domain, unit: tuple[str, ...]) -> SelectQuery:
+    """Return a statement evaluated on a domain; see `select`."""
     try:
         return _SelectReader(Scope(statement, domain, unit)).selection()
     except RecursionError:
@@ -167,14 +174,14 @@ def requested_tables(statement: Statement) -> list[str]:
 def read_names(statement: Statement, domain: Domain) -> set[str]:
     """Return the attributes and numbers that a statement reads, without the columns of keys and units."""
     scope = Scope(statement, domain)
-    named = {one.alias.lower() for one in scope.select.expressions if isinstance(one, exp.Alias)}
-    found = set[str]()
+    aliases = {output.alias.lower() for output in scope.select.expressions if isinstance(output, exp.Alias)}
+    names = set[str]()
     for column in scope.columns(scope.select):
         after = column.find_ancestor(exp.Group, exp.Order, exp.Having) is not None
-        of_result = after and not column.table and column.name.lower() in named
+        of_result = after and not column.table and column.name.lower() in aliases
         if not of_result and column.find_ancestor(exp.Join, exp.Distinct) is None:
-            found.add(scope.name_of(column))
-    return found
+            names.add(scope.name_of(column))
+    return names
 
 
 class _SelectReader:
@@ -224,29 +231,31 @@ class _SelectReader:
         """Raise JobError for a part of a clause that is not answered."""
         node = self.tree.args.get(clause)
         for name, value in {} if node is None else node.args.items():
-            empty = clause == "group" and name in known and isinstance(value, list) and any(
-                isinstance(one, exp.Rollup | exp.Cube) and not one.expressions for one in value)  # fmt: skip
+            empty = False  # GROUP BY … WITH ROLLUP, which lists no expressions
+            if clause == "group" and name in known and isinstance(value, list):
+                empty = any(isinstance(part, exp.Rollup | exp.Cube) and not part.expressions for part in value)
             if value and (name not in known or empty):
                 words = f"{clause.upper()} without {name.replace('_', ' ').upper()}"
                 remedy = "write GROUP BY ROLLUP (…)" if empty else "leave it out"
                 self.statement.refuse(node, "GROUP BY ROLLUP (…)" if empty else words, remedy)
 
     def _sets(self) -> Iterator[tuple[int, ...]]:
-        """Yield the keys of each grouping set."""
+        """Yield the keys of each grouping set: of each combination of one set of every part of GROUP BY."""
         group = self.tree.args.get("group")
         if group is None:
             yield ()
             return
         if group.args.get("all"):
-            plain = [one.unalias() for one in self.tree.expressions if one.find(exp.AggFunc, exp.CountIf) is None]
-            yield tuple(self._place(one) for one in plain)
+            plain = [output.unalias() for output in self.tree.expressions
+                     if output.find(exp.AggFunc, exp.CountIf) is None]  # fmt: skip
+            yield tuple(self._place(node) for node in plain)
             return
         parts: list[list[tuple[int, ...]]] = [
-            [self._members(one)] for one in group.expressions if not self._is_sets(one)
+            [self._members(node)] for node in group.expressions if not self._is_sets(node)
         ]
-        parts += [self._several(one) for one in group.expressions if self._is_sets(one)]
+        parts += [self._several(node) for node in group.expressions if self._is_sets(node)]
         for kind in ("rollup", "cube", "grouping_sets"):
-            parts += [self._several(one) for one in group.args.get(kind) or []]
+            parts += [self._several(node) for node in group.args.get(kind) or []]
         for chosen in itertools.product(*parts):
             yield tuple(dict.fromkeys(place for places in chosen for place in places))
 
@@ -257,16 +266,20 @@ class _SelectReader:
     def _several(self, node: Any) -> list[tuple[int, ...]]:
         """Return the grouping sets of ROLLUP, CUBE or GROUPING SETS."""
         if isinstance(node, exp.GroupingSets):
-            return [own for one in node.expressions for own in
-                    (self._several(one) if self._is_sets(one) else [self._members(one)])]  # fmt: skip
-        members = [self._members(one) for one in node.expressions]
+            sets = []
+            for part in node.expressions:
+                sets += self._several(part) if self._is_sets(part) else [self._members(part)]
+            return sets
+        members = [self._members(part) for part in node.expressions]
         if isinstance(node, exp.Rollup):
             return [_flat(members[:count]) for count in range(len(members), -1, -1)]
         if len(members) > 12:
             self.statement.refuse(node, "CUBE of at most 12 expressions", "list GROUPING SETS")
-        count = len(members)
-        return [_flat([members[place] for place in chosen])
-                for size in range(count, -1, -1) for chosen in itertools.combinations(range(count), size)]  # fmt: skip
+        sets = []  # of CUBE: all subsets, the largest first
+        for size in range(len(members), -1, -1):
+            for chosen in itertools.combinations(range(len(members)), size):
+                sets.append(_flat([members[place] for place in chosen]))
+        return sets
 
     def _members(self, node: Any) -> tuple[int, ...]:
         if isinstance(node, exp.Tuple):
@@ -310,6 +323,7 @@ class _SelectReader:
         return next((place for place, key in enumerate(self.keys) if key.text == text), None)
 
     def _key(self, node: Any, text: str) -> Key:
+        """Return an expression of GROUP BY as a key: the values of an attribute, and the group of each of its cells."""
         names = self.scope.names(node)
         if len(names) != 1:
             remedy = "group by several expressions, or add an attribute to the domain file"
@@ -322,21 +336,24 @@ class _SelectReader:
             kind = _kind(attribute.labels) if compared else ""
             return Key(text, attribute.name, list(attribute.labels), np.arange(attribute.size), True, kind)
 
-        values = [OUTSIDE_LABEL if one is OUTSIDE else one for one in CellValues(self.scope, attribute).values(node)]
-        if _kind(values) == "" and len({type(one) for one in values if one is not None and one != OUTSIDE_LABEL}) > 1:
+        of_cells = CellValues(self.scope, attribute).values(node)
+        values = [OUTSIDE_LABEL if value is OUTSIDE else value for value in of_cells]
+        types = {type(value) for value in values if value is not None and value != OUTSIDE_LABEL}
+        if _kind(values) == "" and len(types) > 1:
             self.statement.refuse(node, "groups of one type", "write all numbers, or all texts")
-        labels = sorted(dict.fromkeys(values), key=lambda one: _sorting(one))
+        labels = sorted(dict.fromkeys(values), key=_sorting)
         places = {label: place for place, label in enumerate(labels)}
-        groups = np.array([places[one] for one in values], np.int64)
+        groups = np.array([places[value] for value in values], np.int64)
         return Key(text, attribute.name, labels, groups, False, _kind(values))
 
     def _output(self, node: Any) -> OutputColumn:
+        """Return an expression of SELECT as a column: a key, GROUPING of keys, or an expression of aggregates."""
         if isinstance(node, exp.Star):
             self.statement.refuse(node, "columns of groups and aggregates", "list GROUP BY columns and COUNT(*)")
         plain = _bare(node.unalias())
         name = node.alias or self._name(plain)
         if isinstance(plain, exp.Grouping | exp.GroupingId):
-            places = tuple(self._place(one) for one in plain.expressions)
+            places = tuple(self._place(key) for key in plain.expressions)
             return OutputColumn(name, grouping=places)
         place = self._key_of(self._text(plain))
         if place is not None:
@@ -379,7 +396,10 @@ class _SelectReader:
         return found
 
     def _check_condition(self, node: Any, found: dict[str, int]) -> None:
-        """Find the columns of a condition of HAVING."""
+        """Add the columns that a condition of HAVING needs to `found`, by their SQL.
+
+        Raises JobError for other conditions.
+        """
         kind = type(node).__name__
         if isinstance(node, exp.Paren | exp.Not):
             self._check_condition(node.this, found)
@@ -398,14 +418,18 @@ class _SelectReader:
             self.statement.refuse(node, "comparisons of aggregates and columns in HAVING", "write it in WHERE")
 
     def _check_types(self, node: Any, operands: Sequence[Any], found: dict[str, int]) -> None:
-        kinds = {self._operand(one, found) for one in operands}
+        """Raise JobError unless all operands of a comparison are numbers, or all texts.
+
+        Their columns are added to `found`, by their SQL.
+        """
+        kinds = {self._operand(operand, found) for operand in operands}
         if len(kinds) > 1 or "" in kinds:
             self.statement.refuse(
                 node, "numbers with numbers, and texts with texts", "write conditions on groups in WHERE"
             )
 
     def _operand(self, node: Any, found: dict[str, int]) -> str:
-        """Return the type of an operand of HAVING."""
+        """Return the type of an operand of HAVING, TEXT or NUMBER, and add its columns to `found`, by their SQL."""
         if isinstance(node, exp.Paren):
             return self._operand(node.this, found)
         if isinstance(node, exp.Literal):
@@ -425,7 +449,7 @@ class _SelectReader:
             self.statement.refuse(
                 node, "columns, aggregates, numbers and + - * / in HAVING", "select the expression by AS"
             )
-        if any(self._operand(one, found) != NUMBER for one in parts):
+        if any(self._operand(part, found) != NUMBER for part in parts):
             self.statement.refuse(node, "arithmetic of numbers", "write conditions on groups in WHERE")
         return NUMBER
 
@@ -439,21 +463,23 @@ class _SelectReader:
                 if output.name.lower() == node.name.lower():
                     return place
         text = self._text(node)
-        for place, one in enumerate(self.tree.expressions):
-            if self._text(_bare(one.unalias())) == text:
+        for place, expression in enumerate(self.tree.expressions):
+            if self._text(_bare(expression.unalias())) == text:
                 return place
         self.columns.append(self._output(node))
         return len(self.columns) - 1
 
     def _order(self) -> Iterator[Order]:
+        """Yield the columns of ORDER BY, by their number in the result or by an expression, with their directions."""
         order = self.tree.args.get("order")
-        for one in [] if order is None else order.expressions:
-            node = one.this
+        for ordered in [] if order is None else order.expressions:
+            node = ordered.this
             numbered = isinstance(node, exp.Literal) and not node.is_string
             place = self._ordinal(node) if numbered else self._column(node)
-            yield Order(place, bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
+            yield Order(place, bool(ordered.args.get("desc")), bool(ordered.args.get("nulls_first")))
 
     def _whole_number(self, name: str) -> int | None:
+        """Return the number of LIMIT or OFFSET; None if there is none."""
         node = self.tree.args.get(name)
         if node is None:
             return None
@@ -493,10 +519,15 @@ def _sorting(value: Any) -> tuple[int, str, Any]:
 
 def terms_of(value: Value) -> list[Term]:
     """Return the terms of a value."""
-    linear = [one for one in vars(value).values() if isinstance(one, TermSum)]
-    parts = value.terms if isinstance(value, TermSum) else [pair for one in linear for pair in one.terms]
-    inner = [getattr(value, "value", None), *getattr(value, "ratios", ())]
-    return [term for _, term in parts] + [term for one in inner if one is not None for term in terms_of(one)]
+    if isinstance(value, TermSum):
+        pairs = list(value.terms)  # factors and terms
+    else:
+        pairs = [pair for part in vars(value).values() if isinstance(part, TermSum) for pair in part.terms]
+    terms = [term for _, term in pairs]
+    for inner in (getattr(value, "value", None), *getattr(value, "ratios", ())):
+        if inner is not None:
+            terms += terms_of(inner)
+    return terms
 
 
 def counts_units(statement: Statement) -> bool:
@@ -506,9 +537,12 @@ def counts_units(statement: Statement) -> bool:
 
 def squared_columns(statements: Sequence[Statement]) -> list[str]:
     """Return the columns of which variances or standard deviations are asked."""
-    found = [one for statement in statements for node in merged(statement).find_all(exp.AggFunc)
-             if type(node).__name__ in SAMPLE + POPULATION for one in node.find_all(exp.Column)]  # fmt: skip
-    return list(dict.fromkeys(str(one.name) for one in found))
+    names = list[str]()
+    for statement in statements:
+        for aggregate in merged(statement).find_all(exp.AggFunc):
+            if type(aggregate).__name__ in SAMPLE + POPULATION:
+                names += [str(column.name) for column in aggregate.find_all(exp.Column)]
+    return list(dict.fromkeys(names))
 
 
 def unit_sets(selection: SelectQuery) -> list[AttributeSet]:
@@ -519,15 +553,16 @@ def unit_sets(selection: SelectQuery) -> list[AttributeSet]:
     JobError
         If units are counted by groups that are not the cells of attributes.
     """
-    values = [one.value.value if isinstance(one.value, Rounded) else one.value for one in selection.columns]
-    if not any(isinstance(one, Units) for one in values):
+    values = [column.value.value if isinstance(column.value, Rounded) else column.value for column in selection.columns]
+    if not any(isinstance(value, Units) for value in values):
         return []
     used = {key.attribute for key in selection.keys} | selection.where.names
-    used |= {name for one in values if one is not None for term in terms_of(one)
-             for name in (*term.condition.names, term.axis)}  # fmt: skip
-    several = any(len(used.intersection(own.names)) > 1 for own in selection.domain.hierarchies)
+    for value in values:
+        for term in [] if value is None else terms_of(value):
+            used |= {*term.condition.names, term.axis}
+    several_levels = any(len(used.intersection(hierarchy.names)) > 1 for hierarchy in selection.domain.hierarchies)
     for key in selection.keys:
-        if not key.is_plain or several:
+        if not key.is_plain or several_levels:
             selection.statement.refuse(selection.statement.tree, "COUNT(DISTINCT …) by the values of attributes",
                                        f"group by {key.attribute}, or add an attribute to the domain file")  # fmt: skip
     return [

@@ -78,12 +78,13 @@ class Statement:
 
     def place(self, node: Any) -> tuple[int, int]:
         """Return the first character of a part and the one after its last; the whole text if they are unknown."""
-        places = [one.meta for one in node.walk() if "start" in one.meta]
+        places = [part.meta for part in node.walk() if "start" in part.meta]
         if not places or isinstance(node, exp.Query):
             return 0, len(self.text)
-        start, end = min(one["start"] for one in places), max(one["end"] for one in places) + 1
-        if isinstance(node, exp.Func) and (name := re.search(r"\w+\s*\(\s*$", self.text[:start])):
-            start = name.start() if "start" not in node.meta else start
+        start, end = min(place["start"] for place in places), max(place["end"] for place in places) + 1
+        name_before = re.search(r"\w+\s*\(\s*$", self.text[:start])
+        if isinstance(node, exp.Func) and name_before and "start" not in node.meta:
+            start = name_before.start()  # of a function whose arguments alone have places
         return start, _closed(self.text, start, end)
 
 
@@ -131,27 +132,30 @@ def read_statements(text: str, weight: float = 1.0, dialect: str = DIALECT) -> t
 
 @lru_cache(maxsize=4096)
 def _read(text: str, weight: float, dialect: str) -> tuple[Statement, ...]:
-    known = [str(one.value) for one in sqlglot.Dialects if one.value]
+    """Return the statements of a text, each with the name and weight that comments before it state."""
+    known = [str(each.value) for each in sqlglot.Dialects if each.value]
     if dialect not in known:
         raise JobError("workload.dialect", safe_repr(dialect), "a dialect of sqlglot", nearest(str(dialect), known))
 
-    found: list[Statement] = []
-    for own, comments in _split(text, dialect):
-        written = (one for one in SETTINGS.finditer(own) if one[0].strip().removeprefix("--").strip() in comments)
-        settings = {one[1]: one[2] for one in written}
-        name = settings.get("name", f"query-{len(found) + 1}")
+    statements: list[Statement] = []
+    for sql, comments in _split(text, dialect):
+        settings = {}
+        for match in SETTINGS.finditer(sql):
+            if match[0].strip().removeprefix("--").strip() in comments:  # not inside a text of the statement
+                settings[match[1]] = match[2]
+        name = settings.get("name", f"query-{len(statements) + 1}")
         if not re.match(LABEL, name):
             raise JobError(f"{FIELD}.name", safe_repr(name), "letters, digits, points, - and _", "choose another name")
-        if name in (one.name for one in found):
+        if name in (statement.name for statement in statements):
             raise JobError(f"{FIELD}.name", f"{name!r} twice", "a name of its own for each statement", "rename one")
-        found.append(Statement(name, own, weight * _weight(settings, name), _tree(own, name, dialect), dialect))
+        statements.append(Statement(name, sql, weight * _weight(settings, name), _tree(sql, name, dialect), dialect))
 
-    if not found:
+    if not statements:
         raise JobError(FIELD, "no statement", "one or several SELECT statements", "write one, such as"
                        " SELECT region, COUNT(*) FROM visits GROUP BY region")  # fmt: skip
-    if len(found) > MOST_STATEMENTS:
-        raise JobError(FIELD, f"{len(found):,} statements", f"at most {MOST_STATEMENTS:,}", "divide the text")
-    return tuple(found)
+    if len(statements) > MOST_STATEMENTS:
+        raise JobError(FIELD, f"{len(statements):,} statements", f"at most {MOST_STATEMENTS:,}", "divide the text")
+    return tuple(statements)
 
 
 def _split(text: str, dialect: str) -> Iterator[tuple[str, set[str]]]:
@@ -163,15 +167,16 @@ def _split(text: str, dialect: str) -> Iterator[tuple[str, set[str]]]:
     start, before = 0, set[str]()
     ends = [token.start for token in tokens if token.text == ";" and token.token_type.name == "SEMICOLON"]
     for end in [*ends, len(text)]:
-        mine = [token for token in tokens if start <= token.start < end]
-        comments = before | {one.strip() for token in mine for one in token.comments}
-        if mine:
+        of_statement = [token for token in tokens if start <= token.start < end]
+        comments = before | {comment.strip() for token in of_statement for comment in token.comments}
+        if of_statement:
             yield text[start:end].strip(), comments
-        before = {one.strip() for token in tokens if token.start == end for one in token.comments}
+        before = {comment.strip() for token in tokens if token.start == end for comment in token.comments}
         start = end + 1
 
 
 def _weight(settings: dict[str, str], name: str) -> float:
+    """Return the weight that the comments of a statement state, 1 by default. Raises JobError for an invalid one."""
     try:
         weight = float(settings.get("weight", 1.0))
     except ValueError:
@@ -183,6 +188,7 @@ def _weight(settings: dict[str, str], name: str) -> float:
 
 
 def _tree(text: str, name: str, dialect: str) -> Any:
+    """Return the syntax tree of a statement. Raises JobError, with the place, for a text that is no statement."""
     try:
         tree = sqlglot.parse_one(text, read=dialect)
     except sqlglot.errors.ParseError as error:
