@@ -95,23 +95,29 @@ def search(demands: Demands, noise: str, curve: ObjectivePoint, seconds: float =
     seconds : float
         Time limit of the solver per problem.
     """
-    even, sums_of_terms = demands.plain, sums(demands)
-    if len(demands.even) == len(even):
-        return WeightSearch(even, curve.value, curve.value, (), 0.0)
-    if not sums_of_terms:
-        return _best(curve.weighed(even), [curve])
+    plain_profiles, sums_of_demands = demands.plain, sums(demands)
+    if len(demands.even) == len(plain_profiles):
+        return WeightSearch(plain_profiles, curve.value, curve.value, (), 0.0)
+    if not sums_of_demands:
+        return _best(curve.weighed(plain_profiles), [curve])
 
     demands = merged(demands, rooted(noise))
     work = sum(_work(demands, demand) for demand in sums(demands))
-    whole = WeightObjective(
+    objective = WeightObjective(
         demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS)
     )
-    plain = whole(even)
+    at_plain = objective(plain_profiles)
 
-    return _best(plain, [_descended(whole, profiles, plain, work) for profiles in _starts(demands, noise, curve, work)])
+    return _best(
+        at_plain, [_descended(objective, profiles, at_plain, work) for profiles in _starts(demands, noise, curve, work)]
+    )
 
 
 def _best(plain: ObjectivePoint, ends: list[ObjectivePoint]) -> WeightSearch:
+    """Return the best of some points as the result.
+
+    `plain` is the point at the plain mean, `ends` are those of the starts.
+    """
     best = min([plain, *ends], key=lambda point: point.value)
     return WeightSearch(
         list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best)
@@ -168,7 +174,7 @@ def stationary(point: ObjectivePoint) -> float:
 
 
 def sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
-    """Return the demands that are not a Kronecker product."""
+    """Return the demands whose queries are a sum of several products, or joint: they are no Kronecker product."""
     found = []
     for demand in demands.counts:
         terms = [term for term, _ in demand]
@@ -185,14 +191,18 @@ def along_curve(demands: Demands, noise: str = GAUSSIAN) -> ObjectivePoint:
     for _ in range(STEPS):
         check_planning_time()
         before, point = point.value, weighed([_on_curve(point, kind) for kind in range(len(demands.sizes))])
-        best = min(best, point, key=lambda one: one.value)
+        best = min(best, point, key=lambda each: each.value)
         if abs(point.value - before) <= FLAT * before:
             break
     return best
 
 
 def _on_curve(point: ObjectivePoint, kind: int) -> Floats:
-    """Return the weights at which the curve of a kind's main family has the slope of J."""
+    """Return the weights at which the curve of a kind's main family has the slope of J.
+
+    The kind is a kind of attribute; its main family is the one that contributes most to J. The weights follow from the
+    optimum X for the rows [W; √t·1] as u = X⁻¹1/(1ᵀX⁻¹1).
+    """
     profile = point.profiles[kind]
     tokens = [token for token in point.tokens if token[0] == kind and point.by_value[token] and point.by_square[token]]
     if not tokens or kind in point.weighed.demands.even:
@@ -208,11 +218,11 @@ def _on_curve(point: ObjectivePoint, kind: int) -> Floats:
         return np.asarray(inverse / inverse.sum()) if inverse.sum() > SINGULAR else profile
 
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(len(profile)))
-    found = np.asarray(inverse / inverse.sum())
-    averaged = point.weighed.averaged(main, found)
+    weights = np.asarray(inverse / inverse.sum())
+    averaged = point.weighed.averaged(main, weights)
     averaged.report_optimum((math.sqrt(optimum.dual * np.trace(gram)) - math.sqrt(added + averaged.square)) ** 2)
 
-    return found
+    return weights
 
 
 def added_total(point: ObjectivePoint, token: Token) -> float:
@@ -226,15 +236,15 @@ def added_total(point: ObjectivePoint, token: Token) -> float:
 def descend(weighed: WeightObjective, first: ObjectivePoint, evaluations: int) -> ObjectivePoint:
     """Minimise J by L-BFGS over the weights of all kinds that are not even; return the best point evaluated."""
     free = [kind for kind in range(len(first.profiles)) if kind not in weighed.demands.even]
-    met = [first]
+    evaluated = [first]
 
     def evaluate(moves: Floats) -> tuple[float, Callable[[], Floats]]:
         if moves.any():
-            met.append(weighed(move_profiles(weighed.demands, first.profiles, free, moves)))
-        return math.log(met[-1].value), partial(_slope, met[-1], free)
+            evaluated.append(weighed(move_profiles(weighed.demands, first.profiles, free, moves)))
+        return math.log(evaluated[-1].value), partial(_slope, evaluated[-1], free)
 
     descent.descend(evaluate, np.zeros(sum(len(first.profiles[kind]) for kind in free)), evaluations, ENOUGH)
-    return min(met, key=lambda point: point.value)
+    return min(evaluated, key=lambda point: point.value)
 
 
 def _slope(point: ObjectivePoint, free: Sequence[int]) -> Floats:
@@ -283,13 +293,12 @@ def cell_weights(profile: Floats, size: int, family: Family, bits: int) -> Weigh
 
     number = sum(run.count for run in runs_of(size))
     blocks = whole_weights(refine_profile(profile, size, number), BLOCK_BITS)
-    within = [
-        whole_weights(inner_profile(family, size, run.size), FEWEST_BITS + run.size.bit_length())
-        for run in runs_of(size)
-    ]
-    each = [own for run, own in zip(runs_of(size), within, strict=True) for _ in range(run.count)]
+    within_blocks = []  # weights of the cells of each block; a run is successive blocks of equal size
+    for run in runs_of(size):
+        within = whole_weights(inner_profile(family, size, run.size), FEWEST_BITS + run.size.bit_length())
+        within_blocks += [within] * run.count
 
-    return tuple(block * weight for block, own in zip(blocks, each, strict=True) for weight in own)
+    return tuple(block * weight for block, within in zip(blocks, within_blocks, strict=True) for weight in within)
 
 
 def refine_profile(profile: Floats, size: int, parts: int) -> Floats:

@@ -160,10 +160,13 @@ def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
     pools = (is_wanted, True)  # marginals of the workload alone, and all: the greedy cover may be better with fewer
     covers = [_cover((sums <= bound) & pool) for bound in bounds for pool in pools]
     best = min(covers, key=lambda chosen: marginal_error(traces, weights(chosen), union.sizes))
-    weight = 1 / len(best) if noise == "laplace" else 1 / math.sqrt(len(best))
-    named = (zip(union.names, candidates[index], strict=True) for index in best)
 
-    return {tuple(name for name, present in pairs if present): weight for pairs in named}
+    weight = 1 / len(best) if noise == "laplace" else 1 / math.sqrt(len(best))
+    marginals = {}
+    for index in best:
+        names = tuple(name for name, present in zip(union.names, candidates[index], strict=True) if present)
+        marginals[names] = weight
+    return marginals
 
 
 def _cuts(low: int, high: int, branching: int) -> list[int]:
@@ -172,7 +175,7 @@ def _cuts(low: int, high: int, branching: int) -> list[int]:
 
 
 def _nodes(size: int, branching: int) -> Iterator[Interval]:
-    """Yield all intervals of the tree level by level, the root first."""
+    """Yield all intervals of the tree level by level, the root first; each node is cut into `branching` parts."""
     level: list[Interval] = [(0, size)]
     while level:
         yield from level
@@ -187,7 +190,11 @@ def _indicator(size: int, node: Interval) -> Floats:
 
 
 def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]:
-    """Return the rows at and below a node, (rows, n), of sensitivity 1 within it, and their inverse Gram matrix."""
+    """Return the rows at and below a node, (rows, n), of sensitivity 1 within it, and their inverse Gram matrix.
+
+    The rows are those of both halves and the node's indicator, with the weights that minimise the error of the node's
+    part of the Gram matrix.
+    """
     low, high = node
     size = len(gram)
     if high - low == 1:
@@ -199,18 +206,22 @@ def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]
     )
     inverse = np.zeros((high - low,) * 2)
     inverse[: middle - low, : middle - low], inverse[middle - low :, middle - low :] = left_inverse, right_inverse
-    local, toward = gram[low:high, low:high], inverse.sum(axis=1)
+    local, row_sums = gram[low:high, low:high], inverse.sum(axis=1)
     weight, below = _node_weight(
-        float((local * inverse).sum()), float(toward @ local @ toward), float(toward.sum()), noise
+        float((local * inverse).sum()), float(row_sums @ local @ row_sums), float(row_sums.sum()), noise
     )
     rows = np.concatenate([weight * _indicator(size, node)[None], below * left, below * right])
-    shrunk = weight**2 / (below**2 + weight**2 * toward.sum())
+    shrunk = weight**2 / (below**2 + weight**2 * row_sums.sum())
 
-    return rows, (inverse - shrunk * np.outer(toward, toward)) / below**2
+    return rows, (inverse - shrunk * np.outer(row_sums, row_sums)) / below**2
 
 
 def _node_weight(trace: float, moment: float, total: float, noise: Noise) -> tuple[float, float]:
-    """Return λ and the remaining weight of the nodes below."""
+    """Return the weight λ of a node's indicator that minimises the error, and the remaining weight of the nodes below.
+
+    The indicator 1 is added to rows with the inverse Gram matrix V, for the Gram matrix G: `trace` is tr(GV), `moment`
+    (V1)ᵀG(V1) and `total` 1ᵀV1.
+    """
 
     def left(weight: float) -> float:
         return 1 - weight if noise == "laplace" else math.sqrt(1 - weight**2)
@@ -247,11 +258,11 @@ def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Floats, NDArray
 
 
 def _cover(spans: NDArray[np.bool_]) -> list[int]:
-    """Return a greedy set cover: rows that together cover every column."""
-    left = np.ones(spans.shape[1], dtype=bool)
+    """Return a greedy set cover: rows that together cover every column, each the one that covers most of the rest."""
+    uncovered = np.ones(spans.shape[1], dtype=bool)
     chosen: list[int] = []
-    while left.any():
-        gains = (spans & left).sum(axis=1)
+    while uncovered.any():
+        gains = (spans & uncovered).sum(axis=1)
         chosen.append(int(gains.argmax()))
-        left &= ~spans[chosen[-1]]
+        uncovered &= ~spans[chosen[-1]]
     return chosen

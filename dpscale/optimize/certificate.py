@@ -98,14 +98,16 @@ def summarize(certified: Sequence[CertifiedSpace]) -> dict[str, Any]:
         `ratio` is the squared error over that of the programs, of the spaces that were solved; `too_large` counts the
         other spaces.
     """
-    solved = [(one.spaces, one.planned, one.optimum) for one in certified if one.planned and one.optimum]
-    planned, optimum = (math.fsum(one[0] * math.sqrt(one[place]) for one in solved) for place in (1, 2))
+    solved = [(space.spaces, space.planned, space.optimum) for space in certified if space.planned and space.optimum]
+    # the variances of the spaces add at the best division of the budget as the square of the sum of their roots
+    planned = math.fsum(count * math.sqrt(error) for count, error, _ in solved)
+    optimum = math.fsum(count * math.sqrt(error) for count, _, error in solved)
     return {
         "ratio": (planned / optimum) ** 2 if solved else None,
         "solved": sum(spaces for spaces, _, _ in solved),
-        "too_large": sum(one.spaces for one in certified if one.optimum is None),
+        "too_large": sum(space.spaces for space in certified if space.optimum is None),
         "limit": LIMIT,
-        "spaces": [one.to_dict() for one in certified],
+        "spaces": [space.to_dict() for space in certified],
     }
 
 
@@ -153,6 +155,7 @@ def solver() -> Callable[[Floats], float]:
                         "pip install 'dpscale[certify]'") from None  # fmt: skip
 
     def solve(rows: Floats) -> float:
+        """Return min tr(F Y⁻¹ Fᵀ) over Y ⪰ 0 with diagonal entries of at most 1, on the span of the rows F."""
         _, singular, directions = np.linalg.svd(rows, full_matrices=False)
         kept = singular > SMALL * singular[0]
         basis, scale = directions[kept], float((singular**2).sum())

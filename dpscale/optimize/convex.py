@@ -72,7 +72,7 @@ class DualPoint:
         return np.asarray(np.concatenate(parts) / np.sqrt(self.leverage.max()))
 
     def curvature(self) -> Floats:
-        """Return H on the orbits."""
+        """Return the matrix H of the second derivatives of the trace on the orbits, up to a factor."""
         total = np.zeros((len(self.weights),) * 2)
         for rows, values in zip(self.rotated, self.values, strict=True):
             roots = np.sqrt(values)
@@ -254,8 +254,9 @@ def fixed_point(
         start = sizes / sizes.sum()
     if len(blocks.blocks) == 1 and len(blocks.blocks[0].rows) == 1:  # one query: all weight is on its largest entry
         start = np.eye(1, len(sizes), int(np.abs(blocks.blocks[0].rows[0]).argmax()))[0]
-    work, most = (ROUGH_WORK, ROUGH_STEPS) if tolerance > ROUGHLY else (WORK, STEPS)
-    steps = int(np.clip(work / _step_work(blocks), FEWEST_STEPS, most))
+
+    work, most_steps = (ROUGH_WORK, ROUGH_STEPS) if tolerance > ROUGHLY else (WORK, STEPS)
+    steps = int(np.clip(work / _step_work(blocks), FEWEST_STEPS, most_steps))
 
     return iterate_fixed_point(partial(DualPoint, blocks), start, tolerance, deadline, steps)
 
@@ -328,6 +329,11 @@ class Mixing:
         self.value = -np.inf
 
     def next(self, point: Floats, change: Floats, value: float) -> Floats:
+        """Return the next point of a fixed-point iteration that would move `point` by `change`.
+
+        Anderson mixing: the combination of the last MEMORY points whose combined change is least. If the value, which
+        should increase, is lower than before, the memory is emptied and the last plain step is taken.
+        """
         if value < self.value * (1 - 1e-13) and self.points:
             point, change = self.points[-1], self.changes[-1]
             self.points, self.changes, self.value = [], [], -np.inf

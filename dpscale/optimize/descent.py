@@ -24,25 +24,25 @@ FIRST, LENGTH = 0.1, 10.0  # of the first step: largest move, and its limit in m
 
 def descend(evaluate: Objective, start: Floats, evaluations: int, flat: float) -> None:
     """Evaluate at most `evaluations` points, each lower than the previous one; stop if one gains less than `flat`."""
-    left = [evaluations]
+    left = [evaluations]  # shared with the line search, which decreases it
 
     def evaluate_once(point: Floats) -> tuple[float, Callable[[], Floats]]:
         check_planning_time()
         left[0] -= 1
         return evaluate(point)
 
-    at, (value, slope_of), hessian = start, evaluate_once(start), _InverseHessian()
+    point, (value, slope_of), hessian = start, evaluate_once(start), _InverseHessian()
     slope = slope_of()
     while left[0] > 0 and slope.any():
         direction = hessian.direction(slope)
-        found = _step(evaluate_once, at, value, slope, direction, left)
-        if found is None:
+        step = _step(evaluate_once, point, value, slope, direction, left)
+        if step is None:
             return
 
-        new, new_value, new_slope = found
+        new, new_value, new_slope = step
         gained, value = value - new_value, new_value
-        hessian.add(new - at, new_slope - slope)
-        at, slope = new, new_slope
+        hessian.add(new - point, new_slope - slope)
+        point, slope = new, new_slope
         if gained <= flat:
             return
 
@@ -50,22 +50,26 @@ def descend(evaluate: Objective, start: Floats, evaluations: int, flat: float) -
 def _step(
     evaluate: Objective, at: Floats, value: float, slope: Floats, direction: Floats, left: list[int]
 ) -> tuple[Floats, float, Floats] | None:
-    """Return a lower and flatter point along the direction, with its value and slope; None if none is found."""
-    falling, low, high, length, found = float(slope @ direction), 0.0, math.inf, 1.0, None
+    """Return a lower and flatter point along the direction, with its value and slope; None if none is found.
+
+    Both are the conditions of Wolfe, found by doubling and halving the length. `left` is the number of evaluations.
+    """
+    falling, low, high, length, best = float(slope @ direction), 0.0, math.inf, 1.0, None
     while left[0] > 0:
         point = at + length * direction
-        there, slope_of = evaluate(point)
-        if there > value + FALLS * length * falling:
+        value_there, slope_of = evaluate(point)
+        if value_there > value + FALLS * length * falling:
             high = length
         else:
-            found = point, there, slope_of()
-            if float(found[2] @ direction) >= FLATTENS * falling:
-                return found
+            slope_there = slope_of()
+            best = point, value_there, slope_there
+            if float(slope_there @ direction) >= FLATTENS * falling:
+                return best
             low = length
 
         length = (low + high) / 2 if high < math.inf else 2 * low
 
-    return found
+    return best
 
 
 class _InverseHessian:
@@ -79,7 +83,7 @@ class _InverseHessian:
             self.pairs = [*self.pairs[1 - MEMORY :], (step, change)]
 
     def direction(self, slope: Floats) -> Floats:
-        """Return the descent direction for a slope."""
+        """Return the descent direction for a slope: two loops over the last steps and changes of the slope (L-BFGS)."""
         if not self.pairs:
             return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))
 

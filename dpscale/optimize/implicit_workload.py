@@ -195,6 +195,7 @@ def _rows_gram(part: WorkloadPart, attributes: AttributeSet, relative: bool) -> 
 
 @lru_cache(maxsize=512)
 def _family(family: Family, size: int, relative: bool) -> AxisGram:
+    """Return the Gram matrix of a one-way family on an axis of `size` cells, of queries of norm 1 if `relative`."""
     _check_narrow(size)
     if relative:
         return AxisGram(f"{family.key}/{size}/unit", family.unit_gram(size), is_identity=family.is_identity)
@@ -231,9 +232,9 @@ def gather(union: Implicit) -> Groups:
     heads: dict[frozenset[str], list[Product]] = {}
     for product in by_size:
         named = frozenset(union.named(product))
-        above = [head for head in heads if named <= head]
-        if above:
-            heads[min(above, key=lambda head: math.prod(size_of[name] for name in head))].append(product)
+        containing = [head for head in heads if named <= head]
+        if containing:
+            heads[min(containing, key=lambda head: math.prod(size_of[name] for name in head))].append(product)
         else:
             heads[named] = [product]
 

@@ -73,10 +73,14 @@ def round_strategy(
     PlanError
         If rounding loses a query or the rank.
     """
-    tries, own = TRIES if root.shape[1] <= TRIED_CELLS else 1, tuple(weights or [None] * len(shape))
+    tries = TRIES if root.shape[1] <= TRIED_CELLS else 1
     scales = [np.ldexp(root, bits) * (1 - t / (2 * TRIES)) for t in range(tries)]
-    make = centring_rounder(shape, own) if basis is None else _combined(basis, shape, len(root), own)
-    best = min((make(scaled) for scaled in scales), key=lambda factor: error_coefficient(factor, rows))
+    axis_weights = tuple(weights or [None] * len(shape))
+    if basis is None:
+        rounder = centring_rounder(shape, axis_weights)
+    else:
+        rounder = _combined(basis, shape, len(root), axis_weights)
+    best = min(map(rounder, scales), key=lambda factor: error_coefficient(factor, rows))
     if not error_coefficient(best, rows) < np.inf:
         size = " × ".join(map(str, shape))
         raise PlanError(
@@ -96,6 +100,10 @@ def centring_rounder(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[
     named = None if weights == (None,) * len(shape) else weights
 
     def rounded(scaled: Floats) -> Factor:
+        """Return the factor of integer rows near the scaled ones.
+
+        With weights of an axis, rows are centred by them; otherwise the first cell makes the sum of a row 0.
+        """
         integers = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
         for axis, weight in enumerate(weights, start=1):
             if weight is not None and len(shape) == 1:

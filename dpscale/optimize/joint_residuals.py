@@ -74,9 +74,10 @@ class JointSpaces:
         compressed_rows = compressed(np.concatenate([self.rows, self.ridge]) / scale)
         tolerance = TOLERANCE if math.prod(self.shape) <= FEW_CELLS else LOOSELY
         if math.prod(self.shape) > FEW_CELLS and len(self.rows) < len(compressed_rows):
+            # solved without the ridge, which would take longer, and mixed with even weights
             alone = compressed(self.rows / scale)
-            found = cell_weights(split(alone, self.shape), solve(f"{self.key}/alone", alone, self.shape, tolerance))
-            optimum = at_weights(compressed_rows, self.shape, (1 - EVEN) * found + EVEN / found.size)
+            weights = cell_weights(split(alone, self.shape), solve(f"{self.key}/alone", alone, self.shape, tolerance))
+            optimum = at_weights(compressed_rows, self.shape, (1 - EVEN) * weights + EVEN / weights.size)
         else:
             optimum = solve(self.key, compressed_rows, self.shape, tolerance)
 
@@ -116,8 +117,8 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     everything = workload.domain.ordered({name for names in sets for name in names})
     fitting = {names for names in joint if len(names) > 1 and workload.domain.cells(names) <= MOST_CELLS}
     countable = math.prod(workload.domain[name].largest_part for name in everything) <= MOST_PARTS
-    most = MOST_CELLS if joint else MOST_OF_PRODUCTS  # residuals of products lose less
-    if len(everything) > 1 and workload.domain.cells(everything) <= most and countable:
+    most_cells = MOST_CELLS if joint else MOST_OF_PRODUCTS  # residuals of products lose less
+    if len(everything) > 1 and workload.domain.cells(everything) <= most_cells and countable:
         fitting.add(everything)
 
     return sorted(fitting, key=lambda names: (-len(names), names))
@@ -126,18 +127,23 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
 def joint_spaces(
     workload: Workload, attributes: AttributeSet, taken: Container[AttributeSet], weights: Mapping[str, Weights]
 ) -> JointSpaces:
-    """Return the residuals of a set to measure jointly, except those in `taken`, which another set measures."""
+    """Return the residuals of a set to measure jointly, except those in `taken`, which another set measures.
+
+    The queries are projected on the sum of the spaces; a small multiple of a basis of it is the ridge, with which
+    every direction is measured.
+    """
     spaces = tuple(space for space in subsets(tuple(range(len(attributes))))
                    if tuple(attributes[axis] for axis in space) not in taken)  # fmt: skip
-    own, shape = tuple(weights.get(name) for name in attributes), workload.domain.shape(attributes)
-    whole, times = _projection(shape, own, spaces)
-    projection = whole / times
+    axis_weights, shape = tuple(weights.get(name) for name in attributes), workload.domain.shape(attributes)
+    integers, times = _projection(shape, axis_weights, spaces)
+    projection = integers / times
     gram = projection.T @ gram_on(workload, attributes, weights) @ projection
-    dimensions = sum(math.prod(shape[axis] - 1 for axis in own) for own in spaces)
-    space = np.linalg.svd(projection)[2][:dimensions]
     rows = root_of((gram + gram.T) / 2)
 
-    return JointSpaces(attributes, shape, own, spaces, rows, math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * space)
+    dimensions = sum(math.prod(shape[axis] - 1 for axis in space) for space in spaces)
+    _, _, directions = np.linalg.svd(projection)
+    ridge = math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * directions[:dimensions]
+    return JointSpaces(attributes, shape, axis_weights, spaces, rows, ridge)
 
 
 def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:
@@ -157,14 +163,17 @@ def _averaged(
     profiles = {name: profile_of(weights.get(name), part.domain[name].size) for name in names if name not in attributes}
     shape = [part.domain[name].size if name in names else 1 for name in attributes]
     if part.factorizes:
-        families = zip(names, part.families(names), strict=True)
-        total = kron([_mean_of(one.gram(part.domain[name].size), profiles.get(name)) for name, one in families])
+        grams = []
+        for name, family in zip(names, part.families(names), strict=True):
+            grams.append(_mean_of(family.gram(part.domain[name].size), profiles.get(name)))
+        total = kron(grams)
     else:
         queries = weighted_queries(part, names)
         for axis in reversed(range(len(names))):
             if names[axis] in profiles:
                 queries = np.tensordot(queries, profiles[names[axis]], axes=(axis + 1, 0))
-        total = (flat := queries.reshape(len(queries), -1)).T @ flat
+        flat = queries.reshape(len(queries), -1)
+        total = flat.T @ flat
 
     return np.asarray(total.reshape(shape * 2))
 
@@ -189,7 +198,7 @@ def _projection(
 
 
 def _axis(size: int, weights: Weights | None, whole: bool) -> Integers:
-    """Return M·(I − u1ᵀ) if `whole`, else M·u1ᵀ."""
+    """Return M·(I − u1ᵀ) if `whole`, else M·u1ᵀ, with integer weights M u of sum M (1 for each cell by default)."""
     numbers = np.array(weights or [1] * size, dtype=np.int64)
     total = np.repeat(numbers[:, None], size, axis=1)
     return np.asarray(np.eye(size, dtype=np.int64) * numbers.sum() - total if whole else total)

@@ -125,6 +125,7 @@ class LayeredProblem:
         levels = len(self.widths)
 
         def function(flat: Floats) -> tuple[float, Floats]:
+            """Return the scaled error and its slope, by the logarithms of the weights and then by the rows."""
             check_planning_time()
             weights = _shares(flat[:levels])
             value, by_rows, by_weights = self.error(flat[levels:].reshape(start.shape), weights)
@@ -191,6 +192,7 @@ def optimise_layers(size: int, asked: Asked, total: float = 0.0, seed: int = 0) 
 
 
 def _best_end(problem: LayeredProblem, seed: int) -> tuple[float, LayeredProblem, Floats, Floats]:
+    """Return the best of several descents from random starts of different scales: error, problem, rows and weights."""
     generator = np.random.default_rng(seed)
     count = problem.blocks // BLOCKS_PER_ROW
     starts: Sequence[Floats] = [generator.random((count, problem.blocks)) * scale for scale in SCALES]

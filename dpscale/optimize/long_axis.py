@@ -103,7 +103,10 @@ class LinearAxis:
         return LinearPoint(weights, leverage, float(weights @ leverage))
 
     def _nodes(self, weights: Floats) -> tuple[Floats, Floats]:
-        """Return the quadrature for the eigenvalues of M, not scaled."""
+        """Return the points and weights of the quadrature for the eigenvalues of M, not scaled.
+
+        Their least and largest values are bounded by the weights of the cells and the tridiagonal form of the queries.
+        """
         assert self.tridiagonal is not None
         largest = float(weights @ self.main)
         least = BELOW * float(weights.min()) * (0.25 / self.tridiagonal[1])
@@ -185,15 +188,16 @@ def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
         values, vectors = np.linalg.eigh(form)
         return values, vectors.T
 
+    # even eigenvectors are those of the sum of both quarters, odd ones those of the difference
     half = len(form) // 2
-    own, across = form[:half, :half], form[:half, ::-1][:, :half]
-    even = own + across
+    quarter, across = form[:half, :half], form[:half, ::-1][:, :half]
+    even = quarter + across
     if len(form) % 2:
         off_diagonal = math.sqrt(2) * form[:half, half : half + 1]
         even = np.block([[even, off_diagonal], [off_diagonal.T, form[half : half + 1, half : half + 1]]])
 
     values, vectors = np.linalg.eigh(even)
-    odd_values, odd = np.linalg.eigh(own - across)
+    odd_values, odd = np.linalg.eigh(quarter - across)
     low, odd = math.sqrt(0.5) * vectors[:half].T, math.sqrt(0.5) * odd.T
     rows = np.concatenate(
         [

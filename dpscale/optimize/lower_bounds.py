@@ -126,13 +126,13 @@ def _floor_of_family(
     workload: Workload, parts: Sequence[WorkloadPart], known: dict[tuple[Family, int], float]
 ) -> float:
     """Return the bound of parts with the same families; of one set it is the product of the optima of its axes."""
-    some = Workload(workload.domain)
-    some.parts = list(parts)
-    if not some.weighs:
+    alone = Workload(workload.domain)
+    alone.parts = list(parts)
+    if not alone.weighs:
         return 0.0
     part, names = parts[0], parts[0].sets[0]
     if len(parts) > 1 or len(part.sets) > 1 or any(is_wide(workload.domain[name].size) for name in names):
-        return _floor(along_curve(demands_of(some)))
+        return _floor(along_curve(demands_of(alone)))
 
     check_planning_time()
     axes = [(family, workload.domain[name].size) for name, family in zip(names, part.families(names), strict=True)]
@@ -150,8 +150,11 @@ def _optimum_of(gram: Floats) -> float:
 
 def _one_family_an_axis(products: Sequence[WorkloadPart], demands: Demands) -> bool:
     """Return whether every kind of attribute has one family, in the workload and not as a mean of several."""
-    tokens = {token for demand in demands.counts for term, _ in demand if isinstance(term, Products)
-              for token in (*term.centred, *term.outside)}  # fmt: skip
+    tokens = set[Token]()  # pairs of a kind of attribute and a family
+    for demand in demands.counts:
+        for term, _ in demand:
+            if isinstance(term, Products):
+                tokens.update((*term.centred, *term.outside))
     families = {family.key for part in products for family in part.axis_families}
     return len({kind for kind, _ in tokens}) == len(tokens) and {family for _, family in tokens} <= families
 
@@ -196,12 +199,16 @@ def _cell_weights(point: ObjectivePoint, token: Token) -> Floats:
 
 
 def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:
-    """Evaluate the plan's formula with g² and k² instead of s and l."""
+    """Return the bound: the plan's formula with g² and k² in place of s (mean) and l (centred) of each axis.
+
+    `pairs` has g and k of each token, a pair of a kind of attribute and a family.
+    """
     total = 0.0
     for demand, number in demands.counts.items():
         terms = [(term, weight) for term, weight in demand if isinstance(term, Products)]
         outside = sum(weight * math.prod(pairs[token][0] ** 2 for token in term.outside) for term, weight in terms)
-        total += number * math.sqrt(outside) * math.prod(pairs[token][1] for token in terms[0][0].centred)
+        first, _ = terms[0]  # the centred axes of all terms are the same
+        total += number * math.sqrt(outside) * math.prod(pairs[token][1] for token in first.centred)
     return total
 
 
@@ -210,15 +217,15 @@ def fewer_sets(workload: Workload, most: int) -> Workload:
 
     A bound of some queries is one of all queries, because the error of the others is not negative.
     """
-    some, left = Workload(workload.domain), most
+    reduced, spaces_left = Workload(workload.domain), most
     for part in workload.parts:
         chosen = 0
-        while part.factorizes and chosen < len(part.sets) and left >= 1 << len(part.sets[chosen]):
-            left -= 1 << len(part.sets[chosen])
+        while part.factorizes and chosen < len(part.sets) and spaces_left >= 1 << len(part.sets[chosen]):
+            spaces_left -= 1 << len(part.sets[chosen])
             chosen += 1
         if chosen:
-            some.parts.append(_only(part, part.sets[:chosen]))
-    return some
+            reduced.parts.append(_only(part, part.sets[:chosen]))
+    return reduced
 
 
 def whole_bound(workload: Workload) -> float:
@@ -232,7 +239,8 @@ def whole_bound(workload: Workload) -> float:
     total = 0.0
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True) if part.factorizes else ():
-            axes = [(one, part.domain[name].size) for name, one in zip(names, part.families(names), strict=True)]
+            sizes = part.domain.shape(names)
+            axes = list(zip(part.families(names), sizes, strict=True))
             for family, size in axes:
                 if (family, size) not in known:
                     trace, dual = family.whole_trace(size), long_axis.whole_bound(family, size)
@@ -306,6 +314,7 @@ class _Commuting:
         return all(self._pair(axis, key, other) for other in others)
 
     def _pair(self, axis: int, first: str, second: str) -> bool:
+        """Return whether the Gram matrices of two queries on an axis commute: whether their product is symmetric."""
         pair = (axis, frozenset((first, second)))
         if pair not in self.known:
             product = self.grams[axis][first] @ self.grams[axis][second]

@@ -129,6 +129,7 @@ def requested_terms(union: Implicit) -> NDArray[np.bool_]:
 
 
 def _outer(vectors: Sequence[Floats]) -> Floats:
+    """Return the outer product of vectors, one axis each."""
     total: Floats = np.ones(())
     for vector in vectors:
         total = np.multiply.outer(total, vector)
@@ -304,6 +305,7 @@ def _spread_shares(workload: Workload, residuals: Sequence[AttributeSet]) -> csr
 
 
 def _weights(workload: Workload) -> dict[AttributeSet, float]:
+    """Return the largest weight of each marginal of a workload. Raises PlanError for other families."""
     weights: dict[AttributeSet, float] = {}
     for part in workload.parts:
         if part.axis_families != (MARGINAL,):

@@ -101,6 +101,10 @@ def round_lines(fitted: Floats, starts: Integers, targets: Integers, whole: Inte
 
 @njit(cache=True, nogil=True)
 def _round_line(fitted: Floats, target: int, whole: Integers) -> None:
+    """Round values down, and those with the largest remainders up until the sum is the target, into `whole`.
+
+    Values that are 0 stay 0. If the sum of the rounded values is above the target, the smallest remainders decrease.
+    """
     rest = target
     for cell in range(len(fitted)):
         whole[cell] = int(np.floor(fitted[cell] + NEAR))
@@ -129,13 +133,17 @@ def _round_line(fitted: Floats, target: int, whole: Integers) -> None:
 def fit_grid(
     values: Floats, variances: Floats, rows: Integers, columns: Integers, sweeps: int, close: float, fitted: Floats
 ) -> float:
-    """Fit one grid; return how far its column sums are from the targets."""
+    """Fit one grid by weighted least squares to its row and column sums; return how far the column sums are off.
+
+    A fitted value is max(value + variance · (shift of its row + shift of its column), 0). Shifts of rows and of columns
+    are solved in turn, `across` and `down`.
+    """
     height, width = values.shape
-    own, spread = np.zeros((height, width)), np.zeros((height, width))
+    free, spread = np.zeros((height, width)), np.zeros((height, width))
     for i in range(height):
         for j in range(width):
             if rows[i] > 0 and columns[j] > 0 and variances[i, j] > 0:
-                own[i, j], spread[i, j] = values[i, j], variances[i, j]
+                free[i, j], spread[i, j] = values[i, j], variances[i, j]
 
     across, down = np.zeros(height), np.zeros(width)
     off, buffer = 0.0, np.empty(width)
@@ -143,15 +151,15 @@ def fit_grid(
         for i in range(height):
             if rows[i] > 0:
                 for j in range(width):
-                    buffer[j] = own[i, j] + spread[i, j] * down[j]
+                    buffer[j] = free[i, j] + spread[i, j] * down[j]
                 across[i] = _line_shift(buffer, spread[i], across[i], float(rows[i]), sweep == 0)
-        off = _column_steps(own, spread, across, down, columns)
+        off = _column_steps(free, spread, across, down, columns)
         if off <= close:
             break
 
     for i in range(height):
         for j in range(width):
-            buffer[j] = own[i, j] + spread[i, j] * down[j]
+            buffer[j] = free[i, j] + spread[i, j] * down[j]
         if rows[i] > 0:
             across[i] = _line_shift(buffer, spread[i], across[i], float(rows[i]), False)
         for j in range(width):
@@ -161,20 +169,20 @@ def fit_grid(
 
 
 @njit(cache=True, nogil=True)
-def _column_steps(own: Floats, spread: Floats, across: Floats, down: Floats, columns: Integers) -> float:
-    """Solve for the shifts of all columns; return how far the column sums were from the targets before."""
-    height, width = own.shape
+def _column_steps(values: Floats, spread: Floats, across: Floats, down: Floats, columns: Integers) -> float:
+    """Solve for the shifts of all columns, in place, by Newton's method; return how far column sums were off before."""
+    height, width = values.shape
     before = 0.0
     for step in range(STEPS):
         total, active = np.zeros(width), np.zeros(width)
         everything, slope = np.zeros(width), np.zeros(width)
         for i in range(height):
             for j in range(width):
-                moved = own[i, j] + spread[i, j] * (across[i] + down[j])
+                moved = values[i, j] + spread[i, j] * (across[i] + down[j])
                 if moved > 0:
                     total[j] += moved
                     active[j] += spread[i, j]
-                everything[j] += own[i, j] + spread[i, j] * across[i]
+                everything[j] += values[i, j] + spread[i, j] * across[i]
                 slope[j] += spread[i, j]
 
         worst = 0.0
@@ -207,10 +215,10 @@ def round_grid(fitted: Floats, allowed: Flags, rows: Integers, columns: Integers
         surplus = -columns
         for i in range(height):
             _round_line(fitted[i], rows[i], whole[i])
-            rest = rows[i]
+            remainder = rows[i]
             for j in range(width):
                 surplus[j] += whole[i, j]
-                rest -= whole[i, j]
+                remainder -= whole[i, j]
                 if further:
                     low[i, j] = 0
                     high[i, j] = np.int64(1) << 62 if allowed[i, j] and rows[i] > 0 and columns[j] > 0 else 0
@@ -218,7 +226,7 @@ def round_grid(fitted: Floats, allowed: Flags, rows: Integers, columns: Integers
                     low[i, j] = min(int(np.floor(fitted[i, j] + NEAR)), whole[i, j])
                     high[i, j] = max(int(np.ceil(fitted[i, j] - NEAR)), whole[i, j])
 
-            if rest != 0:
+            if remainder != 0:
                 return False
 
         if _move_units(fitted, whole, low, high, surplus):
@@ -274,14 +282,17 @@ def _price(fitted: Floats, whole: Integers, low: Integers, high: Integers, i: in
 
 @njit(cache=True, nogil=True)
 def _offer(fitted: Floats, whole: Integers, low: Integers, high: Integers, i: int, cost: Floats, row: Integers) -> None:
-    """Take a row for every arc for which it is the cheapest so far."""
+    """Take row i for every arc (from column j to k) for which it is the cheapest so far.
+
+    An arc moves one unit of a row from a column to another; its cost is the change of the squared distance to the fit.
+    """
     width = fitted.shape[1]
     for j in range(width):
         if whole[i, j] > low[i, j]:
             for k in range(width):
-                own = _price(fitted, whole, low, high, i, j, k)
-                if own < cost[j, k]:
-                    cost[j, k], row[j, k] = own, i
+                price = _price(fitted, whole, low, high, i, j, k)
+                if price < cost[j, k]:
+                    cost[j, k], row[j, k] = price, i
 
 
 @njit(cache=True, nogil=True)
@@ -295,9 +306,9 @@ def _offer_again(
             if row[j, k] == i:
                 cost[j, k], row[j, k] = np.inf, -1
                 for other in range(height):
-                    own = _price(fitted, whole, low, high, other, j, k)
-                    if own < cost[j, k]:
-                        cost[j, k], row[j, k] = own, other
+                    price = _price(fitted, whole, low, high, other, j, k)
+                    if price < cost[j, k]:
+                        cost[j, k], row[j, k] = price, other
 
     _offer(fitted, whole, low, high, i, cost, row)
 
@@ -360,9 +371,9 @@ class Lines:
 
     def fit(self, values: Floats, variances: Floats, allowed: Flags) -> Floats:
         """Return the weighted least squares fit, in the order of the cells; cells that are not allowed are 0."""
-        own, found = np.ascontiguousarray(values[self.order]), np.empty(len(values))
-        loops.fit_lines(own, _positive(variances, allowed)[self.order], self.starts, self.targets, found)
-        return _placed(self.order, found)
+        sorted_values, fitted = np.ascontiguousarray(values[self.order]), np.empty(len(values))
+        loops.fit_lines(sorted_values, _positive(variances, allowed)[self.order], self.starts, self.targets, fitted)
+        return _placed(self.order, fitted)
 
     def round(self, fitted: Floats) -> Integers | None:
         """Return whole numbers near a fit with the same sums; None if a sum has no allowed cell."""
@@ -445,31 +456,35 @@ class Grids:
 
     def fit(self, values: Floats, variances: Floats, allowed: Flags) -> Floats:
         """Return the weighted least squares fit, in the order of the cells; cells that are not allowed are 0."""
-        own, spread = values[self.order], _positive(variances, allowed)[self.order]
-        found = np.zeros(len(values))
+        sorted_values, spread = values[self.order], _positive(variances, allowed)[self.order]
+        by_grid = np.zeros(len(values))
         for cells, shape, rows, columns in self._each():
-            table, weights = own[cells].reshape(shape), spread[cells].reshape(shape)
-            if shape[0] < shape[1]:
+            table, weights = sorted_values[cells].reshape(shape), spread[cells].reshape(shape)
+            if shape[0] < shape[1]:  # the loops are faster with few columns
                 table, weights, rows, columns = _turned(table), _turned(weights), columns, rows
             fitted = np.empty_like(table)
             loops.fit_grid(table, weights, rows, columns, SWEEPS, CLOSE, fitted)
-            found[cells] = (fitted.T if shape[0] < shape[1] else fitted).reshape(-1)
+            by_grid[cells] = (fitted.T if shape[0] < shape[1] else fitted).reshape(-1)
 
-        return _placed(self.order, found)
+        return _placed(self.order, by_grid)
 
     def round(self, fitted: Floats, allowed: Flags) -> Integers | None:
         """Return whole numbers near a fit with the same sums; None if a grid has none."""
-        own, free, found = fitted[self.order], allowed[self.order], np.zeros(len(fitted), np.int64)
+        sorted_values, sorted_allowed, by_grid = (
+            fitted[self.order],
+            allowed[self.order],
+            np.zeros(len(fitted), np.int64),
+        )
         for cells, shape, rows, columns in self._each():
-            table, open_cells = own[cells].reshape(shape), free[cells].reshape(shape)
+            table, open_cells = sorted_values[cells].reshape(shape), sorted_allowed[cells].reshape(shape)
             if shape[0] < shape[1]:
                 table, open_cells, rows, columns = _turned(table), _turned(open_cells), columns, rows
             whole = np.zeros(table.shape, np.int64)
             if not loops.round_grid(table, open_cells, rows, columns, whole):
                 return None
-            found[cells] = (whole.T if shape[0] < shape[1] else whole).reshape(-1)
+            by_grid[cells] = (whole.T if shape[0] < shape[1] else whole).reshape(-1)
 
-        return _placed(self.order, found)
+        return _placed(self.order, by_grid)
 
 
 def fit_partitions(
@@ -491,24 +506,26 @@ def fit_partitions(
     """
     for parts, targets in partitions:
         allowed = allowed & (targets[parts] > 0)
-    spread, own = _positive(variances, allowed), np.where(allowed, values, 0.0)
+
+    # a fitted value is max(value + variance · (sum of the shifts of its parts), 0)
+    spread, free = _positive(variances, allowed), np.where(allowed, values, 0.0)
     lines = [Lines.of(parts, targets) for parts, targets in partitions]
-    shifts, total = [np.zeros(len(one.targets)) for one in lines], np.zeros(len(values))
+    shifts, total = [np.zeros(len(line.targets)) for line in lines], np.zeros(len(values))
 
     for sweep in range(SWEEPS):
         off = 0.0
         for line, shift, (parts, targets) in zip(lines, shifts, partitions, strict=True):
-            fitted = np.maximum(own + spread * total, 0.0)
+            fitted = np.maximum(free + spread * total, 0.0)
             off = max(off, float(np.abs(np.bincount(parts, fitted, len(targets)) - targets).max()))
             total -= shift[parts]
-            moved = own + spread * total
+            moved = free + spread * total
             loops.move_shifts(moved[line.order], spread[line.order], line.starts, line.targets, shift, sweep == 0)
             total += shift[parts]
 
         if off <= CLOSE:
             break
 
-    return np.maximum(own + spread * total, 0.0)
+    return np.maximum(free + spread * total, 0.0)
 
 
 def _turned(table: NDArray[Any]) -> NDArray[Any]:

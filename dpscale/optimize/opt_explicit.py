@@ -139,8 +139,8 @@ def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = N
     """
     trace = float(np.trace(gram))
     scaled, chain = gram / trace, chain_of(gram) if times is None else None
-    own = times if chain is None else chain.times
-    fast = None if own is None else lambda rows: own(rows) / trace
+    fast_times = times if chain is None else chain.times
+    fast = None if fast_times is None else lambda rows: fast_times(rows) / trace
 
     def function(flat: Floats) -> tuple[float, Floats]:
         check_planning_time()
@@ -154,7 +154,8 @@ def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = N
     )
     parameters = np.asarray(optimum.x.reshape(start.shape))
 
-    return PIdentity(parameters, p_identity_error(scaled, parameters, fast)[0])
+    error, _ = p_identity_error(scaled, parameters, fast)
+    return PIdentity(parameters, error)
 
 
 def is_symmetric(gram: Floats) -> bool:

@@ -81,9 +81,10 @@ class AttributeProblem:
 
     @cached_property
     def key(self) -> bytes:
+        """Digest of all that the solution depends on; equal problems are solved once."""
         searched = [self.seed, self.starts, self.is_rough] * (self.noise == "laplace")
-        own = repr((self.noise, len(self.gram), searched)).encode()
-        digest = hashlib.sha256(own + np.ascontiguousarray(self.gram).tobytes())
+        settings = repr((self.noise, len(self.gram), searched)).encode()
+        digest = hashlib.sha256(settings + np.ascontiguousarray(self.gram).tobytes())
         digest.update(b"" if self.warm is None else np.ascontiguousarray(self.warm).tobytes())
         return digest.digest()
 
@@ -132,39 +133,48 @@ def run_descents(descents: Sequence[Descent], each: ParallelMap) -> None:
     A problem that was solved before is not solved again, whichever descent it belongs to.
     """
     known: dict[bytes, Strategy] = {}
-    while active := [descent for descent in descents if not descent.done]:
+    active = [descent for descent in descents if not descent.done]
+    while active:
         check_planning_time()
-        sweeps = [one.problems for one in active]
+        sweeps = [descent.problems for descent in active]
         new = {problem.key: problem for problems in sweeps for problem in problems if problem.key not in known}
         known.update(_solved(new, each))
-        for one, problems in zip(active, sweeps, strict=True):
-            one.advance([known[problem.key] for problem in problems])
+        for descent, problems in zip(active, sweeps, strict=True):
+            descent.advance([known[problem.key] for problem in problems])
+        active = [descent for descent in descents if not descent.done]
 
 
 def _solved(new: Mapping[bytes, AttributeProblem], each: ParallelMap) -> dict[bytes, Strategy]:
     """Return the solutions of distinct problems, the largest first; each restart of a p-Identity search is a task."""
     order = sorted(new, key=lambda key: -len(new[key].gram))
-    whole = [key for key in order if not new[key].has_restarts]
-    found = dict(zip(whole, each(solve_attribute, [new[key] for key in whole]), strict=True)) if whole else {}
+    single = [key for key in order if not new[key].has_restarts]
+    solved = {}
+    if single:
+        solved = dict(zip(single, each(solve_attribute, [new[key] for key in single]), strict=True))
     starts = {key: new[key].starting_points for key in order if new[key].has_restarts}
 
     if starts:
-        first = _run_starts(new, starts, FIRST_STEPS, each)
-        continued = {key: promising(own) for key, own in first.items() if not new[key].is_rough}
-        ends = first | (_run_starts(new, continued, STEPS, each) if continued else {})
-        found |= {key: with_bound(new[key].gram, best_end(new[key].gram, end)) for key, end in ends.items()}
+        # a few steps from every start, and more from the promising ends
+        ends = _run_starts(new, starts, FIRST_STEPS, each)
+        continued = {key: promising(of_problem) for key, of_problem in ends.items() if not new[key].is_rough}
+        if continued:
+            ends |= _run_starts(new, continued, STEPS, each)
+        for key, of_problem in ends.items():
+            solved[key] = with_bound(new[key].gram, best_end(new[key].gram, of_problem))
 
-    return found
+    return solved
 
 
 def _run_starts(
     new: Mapping[bytes, AttributeProblem], starts: Mapping[bytes, Sequence[Floats]], steps: int, each: ParallelMap
 ) -> dict[bytes, list[PIdentity]]:
     """Return the ends of the searches from all starts of all problems."""
-    most = {key: ROUGH_STEPS if new[key].is_rough else steps for key in starts}
-    tasks = [(new[key].gram, start, most[key]) for key, own in starts.items() for start in own]
+    tasks = []
+    for key, of_problem in starts.items():
+        most_steps = ROUGH_STEPS if new[key].is_rough else steps
+        tasks += [(new[key].gram, start, most_steps) for start in of_problem]
     ends = iter(each(solve_restart, tasks))
-    return {key: [next(ends) for _ in own] for key, own in starts.items()}
+    return {key: [next(ends) for _ in of_problem] for key, of_problem in starts.items()}
 
 
 def optimise_product(
@@ -238,6 +248,10 @@ class _SweepDescent:
         ]
 
     def advance(self, solved: Sequence[Strategy]) -> None:
+        """Take the new strategy of each attribute if it does not increase the error, in an order that rotates.
+
+        The descent ends after SWEEPS sweeps, or if the error decreased too little; a rough one then continues finely.
+        """
         axes, first = range(len(solved)), self.sweep % len(solved)
         for axis in (*axes[first:], *axes[:first]):
             prices = _price(self.union.distinct(axis), solved[axis].matrix)
@@ -340,6 +354,7 @@ def with_product_bound(solution: Solution, sub: Subworkload, duals: Mapping[str,
 
 
 def _product_surrogate(sub: Subworkload, terms: Terms, cost: AxisCosts, axis: int) -> Floats:
+    """Return the Gram matrix of one axis whose error is that of a sum of products, at the costs of the other axes."""
     total = np.zeros((sub.sizes[axis],) * 2)
     for key, weight in terms:
         others = math.prod(value for i, value in enumerate(cost[key]) if i != axis)
@@ -354,19 +369,17 @@ def _product_price(sub: Subworkload, terms: Terms, cost: AxisCosts, axis: int, r
 
 
 def _rounded_product(sub: Subworkload, terms: Terms, rows: list[Floats], roots: list[Floats], noise: str) -> Solution:
-    bits = bits_for(len(roots))
-    factors = tuple(
-        round_strategy(r, root, (n,), bits, weights=(own,))
-        for r, root, n, own in zip(rows, roots, sub.sizes, sub.weights, strict=True)
-    )
-    coefficient = variance_factor(noise) * sum(
-        weight
-        * math.prod(
-            error_coefficient(factor, sub.factors[axis].rows, noise) for factor, axis in zip(factors, key, strict=True)
-        )
-        for key, weight in terms
-    )
-    return Solution(factors, coefficient, 0.0)
+    """Return the product of integer strategies near the roots of the axes, with its error on all terms."""
+    bits, factors = bits_for(len(roots)), []
+    for queries, root, size, weights in zip(rows, roots, sub.sizes, sub.weights, strict=True):
+        factors.append(round_strategy(queries, root, (size,), bits, weights=(weights,)))
+
+    errors = []
+    for key, weight in terms:
+        of_axes = [error_coefficient(factor, sub.factors[axis].rows, noise)
+                   for factor, axis in zip(factors, key, strict=True)]  # fmt: skip
+        errors.append(weight * math.prod(of_axes))
+    return Solution(tuple(factors), variance_factor(noise) * sum(errors), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,14 +400,20 @@ def optimise_union(
     union: Implicit, noise: Noise, each: ParallelMap = serial_map, groups: Groups | None = None, seed: int = 0
 ) -> UnionStrategy:
     """Solve OPT+ for given groups, or for the better of single products and products grouped under the largest ones."""
-    tried = [groups] if groups is not None else distinct_groupings(union)
-    parts = [[union.only(group) for group in one] for one in tried]
-    descents = [[_descents(part, noise, STARTS, seed) for part in some] for some in parts]
-    run_descents([one for some in descents for own in some for one in own], each)
-    strategies = [
-        _of_groups(union, noise, one, tuple(map(_best, some, descent)))
-        for one, some, descent in zip(tried, parts, descents, strict=True)
-    ]
+    groupings = [groups] if groups is not None else distinct_groupings(union)
+    parts = [[union.only(group) for group in grouping] for grouping in groupings]
+    descents = [[_descents(part, noise, STARTS, seed) for part in parts_of_one] for parts_of_one in parts]
+
+    # all descents of all groupings run side by side
+    every = []
+    for of_grouping in descents:
+        for of_part in of_grouping:
+            every += of_part
+    run_descents(every, each)
+
+    strategies = []
+    for grouping, of_parts, of_grouping in zip(groupings, parts, descents, strict=True):
+        strategies.append(_of_groups(union, noise, grouping, tuple(map(_best, of_parts, of_grouping))))
 
     return min(strategies, key=lambda strategy: strategy.error)
 

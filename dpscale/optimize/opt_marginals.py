@@ -102,16 +102,16 @@ def optimise_marginals(
     lenses = [lens_of(inverse_gram(factor)) for factor in factors] if factors is not None else None
     traces = residual_traces(union, lenses)
     sizes = tuple(lens.total for lens in lenses) if lenses is not None else union.sizes
-    u, least = _gaussian(traces, sizes)
+    u, floor = _gaussian(traces, sizes)
     theta = np.sqrt(u)
     if noise == "laplace":
-        theta, least = _laplace(traces, theta, sizes, requested_terms(union), seed), 0.0
+        theta, floor = _laplace(traces, theta, sizes, requested_terms(union), seed), 0.0
     theta = theta / norm(theta, noise)
     error = marginal_error(traces, theta**2, sizes)
     named = None if factors is None else dict(zip(union.names, factors, strict=True))
     bound = min(svd_bound(union).value, error)
 
-    return MarginalStrategy(_named(union, theta), error, bound, min(least, error), named)
+    return MarginalStrategy(_named(union, theta), error, bound, min(floor, error), named)
 
 
 def attribute_strategies(
@@ -123,6 +123,7 @@ def attribute_strategies(
 
 
 def _attribute_strategy(grams: dict[str, Floats], noise: Noise, of_total: float) -> Floats:
+    """Return the strategy of an attribute for the mean of its queries' Gram matrices and a fraction of the total."""
     size = len(next(iter(grams.values())))
     normed = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
     mixed = np.sum(normed, axis=0) + np.full((size, size), of_total / size)
@@ -191,6 +192,7 @@ def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callab
     """Return the function 2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
 
     def function(flat: Floats) -> tuple[float, Floats]:
+        """Return the logarithm of the error at norm 1, and its slope."""
         check_planning_time()
         theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may reach zero
         state = certified(traces, theta**2, sizes)
@@ -203,6 +205,10 @@ def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callab
 
 
 def _descend(traces: Floats, theta: Floats, sizes: tuple[float, ...], power: float) -> Floats:
+    """Return a local minimum of the error over the weights θ of all marginals, by L-BFGS-B from a start.
+
+    The norm of the weights is that of the power: 1 for Laplace noise; larger ones are easier to minimise.
+    """
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": FLAT, "gtol": 1e-12, "maxcor": 20}
     bounds = [(0.0, None)] * theta.size
     function = _objective(traces, sizes, power)
@@ -220,7 +226,9 @@ def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: 
         if not tries:
             break
 
-        first = min(tries, key=lambda one: marginal_error(traces, (one / one.sum()) ** 2, sizes))
+        first = min(
+            tries, key=lambda other_theta: marginal_error(traces, (other_theta / other_theta.sum()) ** 2, sizes)
+        )
         new = _descend(traces, first, sizes, 1.0)
         new /= new.sum()
         new_error = marginal_error(traces, new**2, sizes)

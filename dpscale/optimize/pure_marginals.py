@@ -133,17 +133,20 @@ class MarginalSearch:
         return WeightedSets(tuple(marginals), fitted, float(error))
 
     def _fit(self, lists: Sequence[tuple[Sequence[int], Floats]], steps: int) -> tuple[list[Floats], Floats]:
-        """Return the weights of several lists after some steps, and the errors."""
-        longest = max(len(one) for one, _ in lists)
+        """Return the weights of several lists of marginals after some steps of the fixed point, and the errors.
+
+        A list has its marginals as bit masks, and their starting weights.
+        """
+        longest = max(len(marginals) for marginals, _ in lists)
         rows, weights = np.full((len(lists), longest), -1, np.int32), np.zeros((len(lists), longest))
-        for i, (one, own) in enumerate(lists):
-            rows[i, : len(one)] = [self._place(marginal) for marginal in one]
-            weights[i, : len(one)] = np.maximum(own, NEGLIGIBLE * own.max())
+        for i, (marginals, start) in enumerate(lists):
+            rows[i, : len(marginals)] = [self._place(marginal) for marginal in marginals]
+            weights[i, : len(marginals)] = np.maximum(start, NEGLIGIBLE * start.max())
 
         errors = np.empty(len(lists))
         fit_weights(self.columns, self.spaces.traces, rows, weights, steps, errors)
         self.work += float(steps + 1) * len(self.spaces.traces) * float((rows >= 0).sum()) * 2
-        return [weight[: len(one)] for weight, (one, _) in zip(weights, lists, strict=True)], errors
+        return [fitted[: len(marginals)] for fitted, (marginals, _) in zip(weights, lists, strict=True)], errors
 
     def _place(self, marginal: int) -> int:
         """Return the row of a marginal in the table of precisions, which grows as needed."""
@@ -177,30 +180,35 @@ class MarginalSearch:
                 return None
             tried = [moves[i] for i in order[start : start + BATCH]]
             weights, errors = self._fit(tried, MOVE_STEPS)
-            at = int(np.argmin(errors))
-            if errors[at] < best.error * (1 - SURELY):
-                found = self.fitted(tried[at][0], weights[at])
-                if found.error < best.error * (1 - SURELY):
-                    return found
+            place = int(np.argmin(errors))
+            if errors[place] < best.error * (1 - SURELY):
+                marginals, _ = tried[place]
+                moved = self.fitted(marginals, weights[place])
+                if moved.error < best.error * (1 - SURELY):
+                    return moved
 
         return None
 
     def _moves(self, given: WeightedSets) -> Iterator[tuple[Sequence[int], Floats]]:
         """Yield lists that differ by one move from a given one, with starting weights."""
-        own = dict(zip(given.marginals, given.weights.tolist(), strict=True))
+        weight_of = dict(zip(given.marginals, given.weights.tolist(), strict=True))
         for removed, added in self._replacements(given.marginals):
-            if added in own or not self.allowed(added):
+            if added in weight_of or not self.allowed(added):
                 continue
-            weights = {one: weight for one, weight in own.items() if one not in removed}
-            weights[added] = sum(own[one] for one in removed) or 1 / len(own)
+            weights = {marginal: weight for marginal, weight in weight_of.items() if marginal not in removed}
+            weights[added] = sum(weight_of[marginal] for marginal in removed) or 1 / len(weight_of)
             yield list(weights), np.array(list(weights.values()))
 
-        for dropped in given.marginals if len(own) > 1 else ():
-            weights = {one: weight for one, weight in own.items() if one != dropped}
+        for dropped in given.marginals if len(weight_of) > 1 else ():
+            weights = {marginal: weight for marginal, weight in weight_of.items() if marginal != dropped}
             yield list(weights), np.array(list(weights.values()))
 
     def _replacements(self, marginals: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield the marginals that a move removes, and the one that it adds."""
+        """Yield the marginals that a move removes, and the one that it adds, as bit masks.
+
+        Two marginals become their union; one gains, loses or exchanges an attribute, or such a marginal is added to
+        it.
+        """
         for first, second in combinations(marginals, 2):
             yield (first, second), first | second
         bits = [1 << i for i in range(len(self.spaces.names))]
@@ -218,15 +226,15 @@ class MarginalSearch:
         yield (sum(1 << i for i in range(len(self.spaces.names))),)
         order = np.argsort(self.spaces.totals, kind="stable").tolist()
 
-        for most in GROUP_CELLS:
+        for most_cells in GROUP_CELLS:
             groups, cells = [0], 1.0
             for i in order:
                 cells *= self.spaces.totals[i]
-                if groups[-1] and cells > most:
+                if groups[-1] and cells > most_cells:
                     groups.append(0)
                     cells = self.spaces.totals[i]
                 groups[-1] |= 1 << i
-            yield _maximal(sum(group for group in groups if group & one) for one in self.spaces.largest)
+            yield _maximal(sum(group for group in groups if group & largest) for largest in self.spaces.largest)
 
     def _dense_starts(self, generator: np.random.Generator) -> Iterator[WeightedSets]:
         """Yield random weights of all marginals that are products over the attributes, for few attributes."""
@@ -243,37 +251,39 @@ class MarginalSearch:
 
     def _cover(self, generator: np.random.Generator) -> tuple[int, ...]:
         """Return random marginals of at most a random number of cells that cover the sets of the workload."""
-        flags = np.stack([self.spaces.flags(one) for one in self.spaces.largest])
-        logs = np.log(np.maximum(self.spaces.totals, 1.001))
+        flags = np.stack([self.spaces.flags(largest) for largest in self.spaces.largest])
+        logs = np.log(np.maximum(self.spaces.totals, 1.001))  # of the numbers of cells
         sizes = flags @ logs
-        most = generator.uniform(sizes.min(), min(sizes.min() + math.log(1000), logs.sum()))
-        degrees, left, found = flags.sum(axis=1), np.ones(len(flags), np.bool_), list[int]()
+        limit = generator.uniform(sizes.min(), min(sizes.min() + math.log(1000), logs.sum()))
+        degrees, uncovered, marginals = flags.sum(axis=1), np.ones(len(flags), np.bool_), list[int]()
 
-        while left.any():
-            chosen = flags[generator.choice(np.flatnonzero(left))].copy()
+        while uncovered.any():
+            # begin with a set that is not covered, and add attributes while the limit permits
+            chosen = flags[generator.choice(np.flatnonzero(uncovered))].copy()
             while True:
-                free = np.flatnonzero(~chosen & (chosen @ logs + logs <= most))
+                free = np.flatnonzero(~chosen & (chosen @ logs + logs <= limit))
                 if not len(free):
                     break
+                # gains: sets that an attribute completes, and how near it brings the others; random, by its size
                 missing = degrees - flags @ chosen
                 shares = ((flags[:, free] + degrees[:, None] - missing[:, None]) / degrees[:, None]) ** 2
-                gains = ((missing == 1) & left) @ flags[:, free] + PARTLY * shares[left].mean(axis=0)
+                gains = ((missing == 1) & uncovered) @ flags[:, free] + PARTLY * shares[uncovered].mean(axis=0)
                 noise = np.exp(generator.normal(0, SPREAD, len(free)))
                 chosen[free[int(np.argmax(gains / logs[free] * noise))]] = True
 
-            found.append(sum(1 << i for i in np.flatnonzero(chosen).tolist()))
-            left &= (flags & ~chosen).any(axis=1)
+            marginals.append(sum(1 << i for i in np.flatnonzero(chosen).tolist()))
+            uncovered &= (flags & ~chosen).any(axis=1)
 
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(marginals))
 
 
 def _maximal(sets: Iterable[int]) -> tuple[int, ...]:
-    """Return the distinct sets that are not inside another one."""
-    distinct = sorted(set(sets), key=lambda one: -one.bit_count())
+    """Return the distinct sets, as bit masks, that are not inside another one."""
+    distinct = sorted(set(sets), key=lambda mask: -mask.bit_count())
     largest: list[int] = []
-    for one in distinct:
-        if not any(one & ~other == 0 for other in largest):
-            largest.append(one)
+    for mask in distinct:
+        if not any(mask & ~other == 0 for other in largest):
+            largest.append(mask)
     return tuple(sorted(largest))
 
 

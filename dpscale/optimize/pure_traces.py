@@ -47,10 +47,12 @@ def plain_traces(workload: Workload) -> ResidualTraces:
 
 def requested_sets(workload: Workload, names: Sequence[str]) -> tuple[int, ...]:
     """Return the sets of positive weight as bit masks over `names`."""
-    place = {name: 1 << i for i, name in enumerate(names)}
-    weighed = (own for part in workload.parts for own, weight in zip(part.sets, part.weights, strict=True)
-               if np.any(np.asarray(weight) > 0))  # fmt: skip
-    return tuple(dict.fromkeys(sum(place.get(name, 0) for name in own) for own in weighed))
+    bit_of, masks = {name: 1 << i for i, name in enumerate(names)}, []
+    for part in workload.parts:
+        for attributes, weight in zip(part.sets, part.weights, strict=True):
+            if np.any(np.asarray(weight) > 0):
+                masks.append(sum(bit_of.get(name, 0) for name in attributes))
+    return tuple(dict.fromkeys(masks))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,20 +73,23 @@ class AttributeStrategies:
     @cached_property
     def _split(self) -> list[dict[str, tuple[float, float]]]:
         """Traces of each Gram matrix of each attribute: on the span of Total, over ν, and on the rest."""
-        found = []
+        traces = []
         for axis, lens in enumerate(self.lenses):
             pairs = {key: lens.split(gram).tolist() for key, gram in self.union.distinct(axis).items()}
-            found.append({key: (mean / lens.total, rest) for key, (mean, rest) in pairs.items()})
-        return found
+            traces.append({key: (mean / lens.total, rest) for key, (mean, rest) in pairs.items()})
+        return traces
 
     def _subsets(self, product: Product, axes: Sequence[int]) -> Iterator[tuple[int, float]]:
-        """Yield the spaces of a product on some of its attributes, with its trace there."""
-        found = [(0, product.weight)]
+        """Yield the spaces of a product on some of its attributes, as bit masks, with its trace there.
+
+        On each attribute the trace is divided into that of the mean and the rest.
+        """
+        spaces = [(0, product.weight)]
         for axis in axes:
             mean, rest = self._split[axis][product.keys[axis]]
-            both = [(mask, value * mean) for mask, value in found]
-            found = both + [(mask | 1 << axis, value * rest) for mask, value in found if rest > 0]
-        return iter(found)
+            averaged = [(mask, value * mean) for mask, value in spaces]
+            spaces = averaged + [(mask | 1 << axis, value * rest) for mask, value in spaces if rest > 0]
+        return iter(spaces)
 
     @cached_property
     def traces(self) -> ResidualTraces:
@@ -104,24 +109,28 @@ class AttributeStrategies:
         return ResidualTraces(names, members, np.array(list(spaces.values())), sizes, sets)
 
     def surrogate(self, axis: int, measured: WeightedSets) -> Floats | None:
-        """Return Ĝ of one attribute for measured marginals; None if they do not measure the attribute."""
+        """Return Ĝ of one attribute for measured marginals; None if they do not measure the attribute.
+
+        Ĝ is the Gram matrix for which the attribute's strategy has the error of the workload, with the other
+        strategies fixed: a sum of its queries' Gram matrices, centred by a factor κ.
+        """
         levels, total = _Levels(self.traces.totals, measured), self.lenses[axis].total
         size = self.union.sizes[axis]
         across = np.outer(np.ones(size), self.lenses[axis].inverse.sum(axis=0))
-        found: dict[tuple[str, float], float] = defaultdict(float)
+        weights_by_form: dict[tuple[str, float], float] = defaultdict(float)
 
         for product in self.union.products:
             for space, value in self._subsets(product, [other for other in _named(product) if other != axis]):
                 inner = levels[space | 1 << axis]
                 if inner > 0 and value > 0:
                     kappa = (1 - inner / (total * levels[space])) / total
-                    found[product.keys[axis], round(kappa, 14)] += value / inner
+                    weights_by_form[product.keys[axis], round(kappa, 14)] += value / inner
 
-        if not found:
+        if not weights_by_form:
             return None
 
         grams, surrogate = self.union.distinct(axis), np.zeros((size, size))
-        for (key, kappa), weight in found.items():
+        for (key, kappa), weight in weights_by_form.items():
             centred = np.eye(size) - kappa * across
             surrogate += weight * centred @ grams[key] @ centred.T
 
@@ -152,11 +161,13 @@ class _Levels(dict[int, float]):
         self.squares = list(zip(measured.marginals, (measured.weights**2).tolist(), strict=True))
 
     def __missing__(self, space: int) -> float:
-        self[space] = math.fsum(
-            square / math.prod(n for i, n in enumerate(self.totals) if (one & ~space) >> i & 1)
-            for one, square in self.squares
-            if space & ~one == 0
-        )
+        """Compute λ_τ = Σ over measured S ⊇ τ of θ_S² / Π over S∖τ of n_i for a space τ; sets are bit masks."""
+        precisions = []
+        for marginal, square in self.squares:
+            if space & ~marginal == 0:
+                summed = [n for i, n in enumerate(self.totals) if (marginal & ~space) >> i & 1]
+                precisions.append(square / math.prod(summed))
+        self[space] = math.fsum(precisions)
         return self[space]
 
 
@@ -169,9 +180,9 @@ def _descended(gram: Floats, before: Strategy) -> Strategy:
     if is_symmetric(gram) or before.warm is None:
         after = optimise_explicit(gram, "laplace")
     else:
-        found = descend(gram, before.warm, FIRST_STEPS)
-        after = Strategy(found.matrix, found.error, 0.0, found.parameters)
-    old, new = (float((gram * inverse_gram(one.matrix)).sum()) for one in (before, after))
+        end = descend(gram, before.warm, FIRST_STEPS)
+        after = Strategy(end.matrix, end.error, 0.0, end.parameters)
+    old, new = (float((gram * inverse_gram(strategy.matrix)).sum()) for strategy in (before, after))
     return after if new < old else before
 
 

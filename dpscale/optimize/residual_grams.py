@@ -54,12 +54,12 @@ def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], fl
         seen.update(dict.fromkeys(chain.from_iterable(part.sets)))
         for degree, sets, weights in _by_degree(part):
             flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, degree * len(sets))
-            for family, own in _families(part, sets, flat):
-                columns[family, str(degree)].append((flat[own], np.repeat(weights, degree)[own]))
+            for family, uses in _families(part, sets, flat):
+                columns[family, str(degree)].append((flat[uses], np.repeat(weights, degree)[uses]))
 
     totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in seen}
-    for key, found in columns.items():
-        places, values = (np.concatenate(column) for column in zip(*found, strict=True))
+    for key, pieces in columns.items():
+        places, values = (np.concatenate(column) for column in zip(*pieces, strict=True))
         sums = np.bincount(places, values)
         for i in np.unique(places).tolist():
             totals[names[i]][key] = float(sums[i])
@@ -71,9 +71,9 @@ def _by_degree(part: WorkloadPart) -> Iterator[tuple[int, Sequence[AttributeSet]
     """Yield the sets of each degree with their weights, in their order."""
     degrees, weights = np.fromiter(map(len, part.sets), np.int64, len(part.sets)), np.asarray(part.weights, np.float64)
     for degree in dict.fromkeys(degrees.tolist()):
-        own = np.flatnonzero(degrees == degree)
-        some = part.sets if len(own) == len(degrees) else [part.sets[i] for i in own.tolist()]
-        yield degree, some, weights[own]
+        of_degree = np.flatnonzero(degrees == degree)
+        sets = part.sets if len(of_degree) == len(degrees) else [part.sets[i] for i in of_degree.tolist()]
+        yield degree, sets, weights[of_degree]
 
 
 def _families(
@@ -83,8 +83,8 @@ def _families(
     if part.factorizes:
         keys = [family.key for family in part.families(part.domain.axis_names)]
         families = list(dict.fromkeys(keys))
-        of = np.array([families.index(key) for key in keys])
-        yield from ((family, of[places] == number) for number, family in enumerate(families))
+        family_of = np.array([families.index(key) for key in keys])
+        yield from ((family, family_of[places] == number) for number, family in enumerate(families))
     elif part.pooled:
         yield part.name, slice(None)
     else:  # axes differ
@@ -200,7 +200,8 @@ class Demands:
         for demand, number in self.counts.items():
             for term, weight in demand:
                 tokens = (*term.centred, *term.outside) if isinstance(term, Products) else ()
-                totals.update({family: number * weight for own, family in tokens if own == kind})  # type: ignore[dict-item]
+                shares = {family: number * weight for of_kind, family in tokens if of_kind == kind}
+                totals.update(shares)  # type: ignore[arg-type]
         return self.families[max(totals, key=lambda family: totals[family])] if totals else PREFIX
 
     def axis(self, token: Token) -> AxisQueries:
@@ -227,35 +228,43 @@ def axis_queries(family: Family, size: int) -> AxisQueries:
 
 
 def demands_of(workload: Workload) -> Demands:
-    """Return the demands of a workload."""
+    """Return the demands of a workload.
+
+    Attributes with as many cells and the same uses by queries are of one kind, and have the same weights. The weights
+    of some kinds are even, without a search: if no query needs others, or if there are too many cells.
+    """
     kinds = kinds_of(workload)
-    of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
-    kind_of = {name: of[role] for name, role in kinds.items()}
-    cells = tuple(role[0] for role in of)
+    number_of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
+    kind_of = {name: number_of[role] for name, role in kinds.items()}
+    cells = tuple(size for size, _ in number_of)
     sizes = tuple(min(size, SEARCHED_BLOCKS) for size in cells)
     families = {family.key: family for part in workload.parts for family in part.axis_families}
     invariant = {key for key, family in families.items() if family.invariant}
     invariant |= {part.name for part in workload.parts if part.pooled and part.invariant}
     whole = {key for key, family in families.items() if not (family.has_intervals or family.is_identity)}
-    even = frozenset(
-        number for (size, uses), number in of.items()
-        if size == 1 or (keys := {use[0] for use in uses}) <= invariant or (is_wide(size) and keys & whole)
-    )  # fmt: skip
-    spaces = _Spaces(workload, kind_of)
-    found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, families, even)
-    large = {
-        demand: math.prod(found.shape(demand))
-        for demand in found.counts
-        if not is_product([term for term, _ in demand])
-    }
-    joint = {demand for demand in large if any(isinstance(term, Joint) for term, _ in demand)}
-    arrays = {part.key(names) for part in workload.parts if not part.by_shape for names in part.sets}
-    beyond = _kinds_in(
-        demand for demand in joint if large[demand] > (ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS)
-    )
-    mirrored = _kinds_in(demand for demand, cells in large.items() if cells > MIRRORED_CELLS)
+    even = set[int]()
+    for (size, uses), number in number_of.items():
+        keys = {use[0] for use in uses}
+        if size == 1 or keys <= invariant or (is_wide(size) and keys & whole):
+            even.add(number)
 
-    return replace(found, even=even | beyond, mirrored=mirrored)
+    spaces = _Spaces(workload, kind_of)
+    counts = _of_few_cells(spaces.counts(), sizes, cells)
+    demands = Demands(kind_of, sizes, cells, counts, spaces.queries, families, frozenset(even))
+
+    # demands that are no product are solved on all their cells together
+    cells_of = {}
+    for demand in demands.counts:
+        if not is_product([term for term, _ in demand]):
+            cells_of[demand] = math.prod(demands.shape(demand))
+    joint = {demand for demand in cells_of if any(isinstance(term, Joint) for term, _ in demand)}
+    arrays = {part.key(names) for part in workload.parts if not part.by_shape for names in part.sets}
+    too_large = _kinds_in(
+        demand for demand in joint if cells_of[demand] > (ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS)
+    )
+    mirrored = _kinds_in(demand for demand, number in cells_of.items() if number > MIRRORED_CELLS)
+
+    return replace(demands, even=frozenset(even) | too_large, mirrored=mirrored)
 
 
 def _keys(demand: Demand) -> set[str]:
@@ -267,11 +276,11 @@ def _of_few_cells(counts: Counter[Demand], sizes: Sequence[int], cells: Sequence
     cut = {kind for kind, size in enumerate(cells) if sizes[kind] < size}
     remaining: Counter[Demand] = Counter()
     for demand, number in counts.items():
-        left = frozenset(
+        remaining_terms = frozenset(
             (term, weight) for term, weight in demand if not (isinstance(term, Joint) and cut & set(term.over))
         )
-        if left:
-            remaining[left] += number
+        if remaining_terms:
+            remaining[remaining_terms] += number
     return remaining
 
 
@@ -293,12 +302,12 @@ class _Spaces:
         residuals = RequestedResiduals(self.workload.domain.axis_names)
         for part in self.workload.parts:
             residuals.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
-        classes = [one for degree in residuals.degrees() for one in self._classes(residuals, degree)]
-        known, found = list(self.terms), Counter[Demand]()
+        classes = [of_class for degree in residuals.degrees() for of_class in self._classes(residuals, degree)]
+        known, counts = list(self.terms), Counter[Demand]()
         for _, terms, number in sorted(classes):
-            found[_demand({known[term]: weight for term, weight in terms})] += number
+            counts[_demand({known[term]: weight for term, weight in terms})] += number
 
-        return found
+        return counts
 
     def _classes(
         self, requested: RequestedResiduals, degree: int
@@ -314,6 +323,10 @@ class _Spaces:
         return np.array([roles * self.kind_of.get(name, -1) + part.role(name) for name in names], np.int64)
 
     def _leaves(self, part: WorkloadPart, names: AttributeSet) -> list[Left]:
+        """Return what the queries of a set contribute to each residual: its axes, and the number of the term.
+
+        A term, with its kinds of attributes and families, is the same for many sets, so it is numbered once.
+        """
         kinds = tuple([self.kind_of[name] for name in names])
         if not part.factorizes and part.key(names) not in self.queries:
             self.queries[part.key(names)] = weighted_queries(part, names)
@@ -386,26 +399,26 @@ def _trace(demands: Demands, token: Token) -> float:
 
 def _mean_family(demands: Demands, kind: int, shares: Mapping[str, float]) -> Family:
     """Return queries whose Gram matrix, of trace 1, is the mean of those of families with these shares."""
-    whole = math.fsum(shares.values())
-    grams = [share / whole * demands.axis((kind, key)).gram / _trace(demands, (kind, key))
+    total = math.fsum(shares.values())
+    grams = [share / total * demands.axis((kind, key)).gram / _trace(demands, (kind, key))
              for key, share in shares.items()]  # fmt: skip
     return ListedQueries.of(root_of(np.sum(grams, axis=0)))
 
 
 def _with_means(demands: Demands, demand: Demand, means: Mapping[int, Family]) -> Demand:
     """Return a demand with the means instead of the families of their kinds; equal terms are added."""
-    found: dict[Term, float] = {}
+    terms: dict[Term, float] = {}
     for term, weight in demand:
         if isinstance(term, Products):
-            own = [token for token in (*term.centred, *term.outside) if token[0] in means]
-            weight *= math.prod(_trace(demands, token) for token in own)
+            replaced = [token for token in (*term.centred, *term.outside) if token[0] in means]
+            weight *= math.prod(_trace(demands, token) for token in replaced)
             centred, outside = (
                 tuple((kind, means[kind].key if kind in means else family) for kind, family in tokens)
                 for tokens in (term.centred, term.outside)
             )
             term = Products(centred, tuple(sorted(outside)))
-        found[term] = found.get(term, 0.0) + weight
-    return _demand(found)
+        terms[term] = terms.get(term, 0.0) + weight
+    return _demand(terms)
 
 
 def is_product(terms: Iterable[Term]) -> bool:

@@ -120,6 +120,10 @@ class Problem:
         return factor, error_coefficient(factor, self.rows, noise)
 
     def _factor(self, optimum: Optimum, bits: int) -> Factor:
+        """Return the integer strategy near an optimum.
+
+        It is centring, two cells, integer combinations of a basis, or rounded entries.
+        """
         if self.is_center:
             return center_factor(self.shape[0])
         if self.on_two_cells and self.weights[0] is not None:
@@ -158,10 +162,10 @@ def problem_of(
         centring = kron([_orthogonal(weight, n) for weight, n in zip(weights, shape, strict=True)])
         rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
 
-    found = Problem(key, shape, rows, None, weights, based)
-    if found.rounds_basis:
-        found.check_basis()  # before it is solved
-    return found
+    problem = Problem(key, shape, rows, None, weights, based)
+    if problem.rounds_basis:
+        problem.check_basis()  # before it is solved
+    return problem
 
 
 def _orthogonal(weights: Weights | None, size: int) -> Floats:
@@ -251,11 +255,16 @@ class Nested:
         return factor, combined * factor.squared_sensitivity(noise)
 
     def _joined(self, parts: Sequence[Factor], errors: Sequence[float], noise: str) -> NestedFactor:
+        """Return the strategies of the blocks and within the blocks as one, each at its share of the budget.
+
+        Shares follow from the errors. The integers of each strategy are multiplied so that their ratios are those of
+        the shares.
+        """
         shares, _ = allocate([errors[0], sum(errors[1:])], noise)
-        wanted = [shares[0], *([shares[1]] * (len(parts) - 1))]
+        of_parts = [shares[0], *([shares[1]] * (len(parts) - 1))]
         scales = [
             (share**0.5 if noise == GAUSSIAN else share) / math.sqrt(part.squared_sensitivity(noise))
-            for share, part in zip(wanted, parts, strict=True)
+            for share, part in zip(of_parts, parts, strict=True)
         ]
         unit = min(scales) / (1 << MIXED_BITS)
         top, *inner = [_times(part, round(scale / unit)) for part, scale in zip(parts, scales, strict=True)]
@@ -285,17 +294,20 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested | WideRoot | FourierProb
 
     cut, profile = cut_of(gram.size, gram.weights)
     grams = [gram.mixed([family.block_gram(cut) for family, _ in gram.asked], profile)]
-    for run, own in zip(cut.runs, cut.within, strict=True):
-        grams.append(gram.mixed([family.inner_gram(cut, run) for family, _ in gram.asked], own))
+    for run, within in zip(cut.runs, cut.within, strict=True):
+        grams.append(gram.mixed([family.inner_gram(cut, run) for family, _ in gram.asked], within))
     counts = [1, *(run.count for run in cut.runs)]
-    traces = [count * float(np.trace(one)) for count, one in zip(counts, grams, strict=True)]
+    traces = [count * float(np.trace(of_level)) for count, of_level in zip(counts, grams, strict=True)]
     weights, keys = _whole_of(gram, cut), ["blocks", *(f"within {run.size}" for run in cut.runs)]
-    levels = [_level(f"{gram.key} {key}", one, weight) for key, one, weight in zip(keys, grams, weights, strict=True)]
+    levels = []
+    for key, of_level, weight in zip(keys, grams, weights, strict=True):
+        levels.append(_level(f"{gram.key} {key}", of_level, weight))
 
     return Nested(gram, tuple(levels), tuple(trace / sum(traces) for trace in traces))
 
 
 def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
+    """Return the problem of the blocks of a wide axis, or of the cells within a block, whose rows span all of it."""
     size = len(gram)
     weights = (
         (1, 1) if size == 2 and weights is None else weights
@@ -353,7 +365,8 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
         return ()
     if only:
         return (_problem_of(sub.factors[only[0]], sub.sizes, sub.weights, based, known),)
-    if len(wide := [factor for factor in sub.factors.values() if isinstance(factor, WideGram)]) == len(sub.terms):
+    wide = [factor for factor in sub.factors.values() if isinstance(factor, WideGram)]
+    if len(wide) == len(sub.terms):
         known[sub.signature()] = wide_problem(_summed(sub, wide))
         return (known[sub.signature()],)
 
@@ -377,9 +390,11 @@ def _problem_of(
     based: bool,
     known: dict[str, AnyProblem],
 ) -> AnyProblem:
+    """Return the problem of a factor, from `known` by its key if it is there: of a wide, a long or another axis."""
+    family = long_family(factor, shape, weights) if based and isinstance(factor, GramFactor) else None
     if isinstance(factor, WideGram):
         known.setdefault(factor.key, wide_problem(factor))
-    elif based and isinstance(factor, GramFactor) and (family := long_family(factor, shape, weights)):
+    elif family:
         known.setdefault(factor.key, LinearAxis(factor.key, family, shape[0], weights))
     elif factor.key not in known:
         basis = factor.integer_basis if based and isinstance(factor, GramFactor) else None

@@ -86,15 +86,17 @@ def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
     return _merged(SymmetryBlocks(tuple(block for block in blocks if block is not None), orbits.orbit))
 
 
-def _merged(found: SymmetryBlocks) -> SymmetryBlocks:
+def _merged(blocks_before: SymmetryBlocks) -> SymmetryBlocks:
     """Return blocks on fewer orbits: those with equal columns in all blocks, up to a common sign, are one."""
-    columns = np.concatenate([block.rows for block in found.blocks]) if found.blocks else np.zeros((0, 0))
+    columns = (
+        np.concatenate([block.rows for block in blocks_before.blocks]) if blocks_before.blocks else np.zeros((0, 0))
+    )
     largest = np.abs(columns).max(initial=0.0)
     probes = np.random.default_rng(0).normal(size=len(columns)) @ columns
     order = np.argsort(np.abs(probes), kind="stable")
     near = np.diff(np.abs(probes)[order]) <= TOLERANCE * largest
     if not near.any():
-        return found
+        return blocks_before
 
     signs = np.where(probes < 0, -1.0, 1.0)
     left, right = order[:-1][near], order[1:][near]
@@ -102,9 +104,9 @@ def _merged(found: SymmetryBlocks) -> SymmetryBlocks:
     same = np.empty(len(order), np.int64)
     same[order] = np.cumsum(np.concatenate([[True], ~near])) - 1
     _, first, orbit = np.unique(same, return_index=True, return_inverse=True)
-    sign = (signs * signs[first][orbit])[found.orbit]
-    blocks = tuple(SymmetryBlock(block.rows[:, first], block.sign * sign) for block in found.blocks)
-    return SymmetryBlocks(blocks, np.asarray(orbit[found.orbit], np.int64))
+    sign = (signs * signs[first][orbit])[blocks_before.orbit]
+    blocks = tuple(SymmetryBlock(block.rows[:, first], block.sign * sign) for block in blocks_before.blocks)
+    return SymmetryBlocks(blocks, np.asarray(orbit[blocks_before.orbit], np.int64))
 
 
 @lru_cache(maxsize=32)

@@ -262,20 +262,24 @@ class _Problem:
         return TreeOptimum(logits, tuple(precisions), self.passes(precisions).variances)
 
     def __call__(self, logits: Floats) -> tuple[float, Floats]:
+        """Return the logarithm of the error and its slope by the logits, which divide the budget of each path."""
         group, number = self.classes.groups
         precisions, left, shares = self._precisions(logits)
         passes = self.passes(precisions)
-        error = sum(float(weight @ found) for weight, found in zip(self.weights, passes.variances, strict=True))
+        error = sum(float(weight @ variances) for weight, variances in zip(self.weights, passes.variances, strict=True))
         slopes = self._slopes(passes)
-        found, below = list[Floats](), slopes[-1]
+
+        # the chain rule from the leaves up: a share of the remaining budget leaves less to all nodes below
+        slopes_of_logits, below = list[Floats](), slopes[-1]
 
         for level in range(self.classes.depth - 1, -1, -1):
             passed = np.bincount(self.classes.parents[level], below, minlength=len(left[level]))
-            own = shares[level]
-            found.append((slopes[level] - passed) * left[level] * own * (1 - own))
-            below = slopes[level] * own + passed * (1 - own)
+            share = shares[level]
+            slopes_of_logits.append((slopes[level] - passed) * left[level] * share * (1 - share))
+            below = slopes[level] * share + passed * (1 - share)
 
-        return float(np.log(error)), np.bincount(group, np.concatenate(found[::-1]), minlength=number) / error
+        total_slopes = np.bincount(group, np.concatenate(slopes_of_logits[::-1]), minlength=number)
+        return float(np.log(error)), total_slopes / error
 
     def _precisions(self, logits: Floats) -> tuple[list[Floats], list[Floats], list[Floats]]:
         """Return by level the precisions, the budget that the ancestors leave, and the shares of it."""
@@ -367,10 +371,10 @@ def tree_bound(classes: NodeClasses, residuals: Sequence[Sequence[TreeGram]], ro
         value, slope = 0.0, np.zeros(len(counts))
         for terms in residuals:
             traces = [(term.scale, *_known_trace(classes, term, weights)) for term in terms]
-            own = math.sqrt(sum(scale * trace**2 for scale, trace, _ in traces))
-            value += own
+            root_of_sum = math.sqrt(sum(scale * trace**2 for scale, trace, _ in traces))
+            value += root_of_sum
             slope = slope + sum(
-                (scale * trace / max(own, LEAST) * gradient for scale, trace, gradient in traces), np.zeros(())
+                (scale * trace / max(root_of_sum, LEAST) * gradient for scale, trace, gradient in traces), np.zeros(())
             )
 
         bound = (value * (1 - ERROR)) ** 2

@@ -106,6 +106,11 @@ class WeightObjective:
         return self.known[key]
 
     def _averaged(self, token: Token, profile: Floats) -> TokenState:
+        """Return the state of a token, a family on a kind of attribute, at the weights `profile`.
+
+        It has the squared mean uᵀGu of the queries, with their Gram matrix G, and the Gram matrix of the centred
+        queries.
+        """
         size, axis, family = self.demands.cells[token[0]], self.demands.axis(token), self.demands.families[token[1]]
         gram, square = weighted_piece(axis.gram, profile)
         square = max(square, 0.0)  # of centred queries it is 0 up to rounding
@@ -187,6 +192,7 @@ class ObjectivePoint:
         return averaged
 
     def _solve(self, token: Token, averaged: TokenState) -> None:
+        """Solve for the optimal strategy of the centred queries of a token, whose Gram matrix is scaled to trace 1."""
         scale = float(np.trace(averaged.gram))
         averaged.blocks = split(_rows(averaged.gram / scale), averaged.gram.shape[:1])
         averaged.optimum = self.weighed.solve(token, averaged.blocks)
@@ -205,6 +211,7 @@ class ObjectivePoint:
         return number * power * value ** (power - 1) if value > 0 else 0.0
 
     def _add_total(self, terms: Mapping[Term, float], number: int) -> None:
+        """Add the error of the total to J, and its derivatives: the squared means of all queries."""
         pieces = {term: self._reduced(term) for term in terms if isinstance(term, Joint)}
         value = sum(
             weight * (float((pieces[term] ** 2).sum()) if isinstance(term, Joint) else self._outside(term))
@@ -219,6 +226,7 @@ class ObjectivePoint:
                 self._by_outside(term, rate * weight)
 
     def _add_product(self, terms: Mapping[Term, float], number: int) -> None:
+        """Add the error of demands that are one product to J: the errors on the centred axes, times squared means."""
         products = {term: weight for term, weight in terms.items() if isinstance(term, Products)}
         centred = next(iter(products)).centred
         if not all(self.averaged(token).gram.any() for token in centred):  # no piece is left
@@ -233,6 +241,10 @@ class ObjectivePoint:
             self.by_value[token] += rate * value / self.solved(token).value
 
     def _add_sum(self, demand: Demand, shape: tuple[int, ...], number: int) -> None:
+        """Add the error of a demand that is a sum of products or joint to J, solved on all its cells together.
+
+        Its derivatives are as expensive as its value, so they are computed later, if they are needed.
+        """
         rows = {term: self._term_rows(term) for term, _ in demand}
         stacked = np.concatenate([math.sqrt(weight) * rows[term] for term, weight in demand])
         scale = float((stacked**2).sum())
@@ -258,10 +270,14 @@ class ObjectivePoint:
                 self._by_grams(term, weight, form)
 
     def _term_rows(self, term: Term) -> Floats:
+        """Return rows whose Gram matrix is that of a term's centred queries, shape (rows, cells).
+
+        There are none if the queries vanish when they are centred.
+        """
         if isinstance(term, Joint):
             pieces, queries = self._reduced(term), self.weighed.demands.queries[term.key]
-            left = float((pieces**2).sum()) > NEGLIGIBLE * float((queries**2).sum())
-            return pieces.reshape(len(pieces), -1)[: None if left else 0]
+            is_left = float((pieces**2).sum()) > NEGLIGIBLE * float((queries**2).sum())
+            return pieces.reshape(len(pieces), -1)[: None if is_left else 0]
         return math.sqrt(self._outside(term)) * kron([_rows(self.averaged(token).gram) for token in term.centred])
 
     def _outside(self, term: Products) -> float:
@@ -273,6 +289,10 @@ class ObjectivePoint:
             self.by_square[token] += rate * math.prod(squares[:axis] + squares[axis + 1 :])
 
     def _by_grams(self, term: Products, weight: float, form: Floats) -> None:
+        """Add the derivatives of J by the Gram matrices of a product's axes and by its means.
+
+        `form` is the derivative by the product's whole Gram matrix.
+        """
         grams, outside = [self.averaged(token).gram for token in term.centred], self._outside(term)
         self._by_outside(term, weight * float((form * kron(grams)).sum()))
         for axis, token in enumerate(term.centred):
@@ -292,8 +312,8 @@ class ObjectivePoint:
         sizes = self.weighed.demands.queries[term.key].shape
         change = change.reshape(len(change), *[n if i in term.centred else 1 for i, n in enumerate(sizes[1:])])
         for axis, kind in enumerate(term.over):
-            whole, summed = self._reduced(term, axis), change.sum(axis=axis + 1, keepdims=True)
-            moved = (whole * summed).sum(axis=tuple(i for i in range(whole.ndim) if i != axis + 1))
+            reduced, summed = self._reduced(term, axis), change.sum(axis=axis + 1, keepdims=True)
+            moved = (reduced * summed).sum(axis=tuple(i for i in range(reduced.ndim) if i != axis + 1))
             self._direct[kind] += -moved if axis in term.centred else moved
 
 

@@ -567,6 +567,7 @@ class TreeAccuracy(Accuracy):
         return {key: block for key, block in map(self._block, range(len(self.blocks)))}
 
     def _block(self, index: int) -> tuple[AttributeSet, TreeResidualBlock]:
+        """Return the residual of a block, and the block with its levels; a hierarchy is named by its leaf attribute."""
         block, names, levels = self.blocks[index], list[str](), dict[str, int]()
         for name, factor in zip(block.attributes, block.factors, strict=True):
             hierarchy = self.domain.hierarchy_of(name) if isinstance(factor, TreeFactor) else None

@@ -163,15 +163,15 @@ class RuleValues:
 
     def _at_fixed_shares(self, rows: RowCells) -> Flags:
         """Return the rows for which some of the fixed shares satisfy the rules, shape (n,)."""
-        left = np.arange(rows.count)
+        impossible = np.arange(rows.count)
         for share in FIXED:
-            some = rows.select(left)
-            left = left[self.broken(some, self._conditional(some, _constant(share), {}))]
-            if not len(left):
+            tried = rows.select(impossible)
+            impossible = impossible[self.broken(tried, self._conditional(tried, _constant(share), {}))]
+            if not len(impossible):
                 break
-        found = np.ones(rows.count, np.bool_)
-        found[left] = False
-        return found
+        possible = np.ones(rows.count, np.bool_)
+        possible[impossible] = False
+        return possible
 
     def narrowed(self, rows: RowCells) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return the ends of values that the rules leave in the cells of rows, by name, each of shape (n,)."""

@@ -207,10 +207,12 @@ def error_curve(job: TableJob, error: float) -> list[dict[str, float]]:
 
     δ is that of the job, or 10⁻⁹ if its budget is in another unit.
     """
-    own = job.privacy.budget
-    amounts = [(epsilon, _budget_at(own.noise, epsilon, _delta(job))) for epsilon in EPSILONS]
-    return [{"epsilon": epsilon, "error": error * math.sqrt(own.privacy_cost / one.privacy_cost)}
-            for epsilon, one in amounts]  # fmt: skip
+    budget, curve = job.privacy.budget, []
+    for epsilon in EPSILONS:
+        other = _budget_at(budget.noise, epsilon, _delta(job))
+        # the variance is inversely proportional to the cost
+        curve.append({"epsilon": epsilon, "error": error * math.sqrt(budget.privacy_cost / other.privacy_cost)})
+    return curve
 
 
 def _delta(job: TableJob) -> float:
