@@ -66,9 +66,9 @@ class NoisyCounts:
 
     def average(self, other: Self) -> Self:
         """Return the inverse-variance average with another measurement."""
-        mine, theirs = 1 / self.variance, 1 / other.variance
-        values = (self.values * mine + other.values * theirs) / (mine + theirs)
-        return replace(self, values=values, variance=1 / (mine + theirs))
+        precision, other_precision = 1 / self.variance, 1 / other.variance
+        values = (self.values * precision + other.values * other_precision) / (precision + other_precision)
+        return replace(self, values=values, variance=1 / (precision + other_precision))
 
     @cached_property
     def shrunk(self) -> Floats:
@@ -116,10 +116,11 @@ def with_groups(
         1/σ² of the residual; 0 if it was not measured.
     total : float
     """
-    raw, counted = coarsened(noisy.values, [groups]), 1 / (noisy.variance * groups.widths)
-    other = precision / (1 - 1 / groups.count)
-    estimates = (raw * counted + (total / groups.count + residual) * other) / (counted + other)
-    variance, alone = 1 / (counted + other), groups.widths == 1
+    # the average of the sum of the cells and of the measured group, by their precisions
+    raw, of_cells = coarsened(noisy.values, [groups]), 1 / (noisy.variance * groups.widths)
+    of_group = precision / (1 - 1 / groups.count)
+    estimates = (raw * of_cells + (total / groups.count + residual) * of_group) / (of_cells + of_group)
+    variance, alone = 1 / (of_cells + of_group), groups.widths == 1
     if (~alone).sum() > FEW:
         estimates[~alone] = james_stein(estimates[~alone], coarsened(noisy.shrunk, [groups])[~alone], variance[~alone])
 
@@ -128,6 +129,7 @@ def with_groups(
         finer = noisy if precision == 0 else NoisyCounts(cells, float(variance[alone].mean()))
         estimates = np.where(alone, coarsened(np.maximum(finer.shrunk, LEAST_CELL), [groups]), estimates)
 
+    # least squares with the known total; then positive, and the cells of each group scaled to its sum
     estimates = estimates + (total - estimates.sum()) * variance / variance.sum()
     estimates = np.maximum(estimates, np.where(alone, LEAST_CELL, LEAST_GROUP))
     ratio = estimates * (total / estimates.sum()) / coarsened(counts, [groups])
@@ -273,7 +275,8 @@ def disagreement(
         return Disagreement(0.0, 0.0, 0, None)
 
     worst = max(distances, key=lambda entry: entry[0])
-    return Disagreement(float(np.mean([distance for distance, _ in distances])), worst[0], len(distances), worst[1])
+    mean, (largest, pair) = float(np.mean([distance for distance, _ in distances])), worst
+    return Disagreement(mean, largest, len(distances), pair)
 
 
 def make_consistent(
@@ -330,7 +333,7 @@ def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[Attribut
     sets = {tuple(sorted(set(one) & set(other))) for one, other in combinations(targets, 2)} - {()}
     containing = {subset: [names for names in targets if set(subset) <= set(names)] for subset in sets}
     needed = {}
-    for subset in sorted(sets, key=lambda one: (len(one), one)):
+    for subset in sorted(sets, key=lambda names: (len(names), names)):
         larger = [other for other in sets if set(subset) < set(other)]
         if not any(len(containing[other]) == len(containing[subset]) for other in larger):
             needed[subset] = containing[subset]

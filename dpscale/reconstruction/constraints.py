@@ -30,9 +30,9 @@ MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
 def constrained_pairs(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
     """Return the pairs with a rule of two attributes, or with a common determinant, in the order of `names`."""
     constrained = {frozenset(rule.names) for rule in rules}
-    for one, other in combinations(dependencies_between(rules, names), 2):
-        if one.determinant == other.determinant:
-            constrained.add(frozenset((one.dependent, other.dependent)))
+    for first, second in combinations(dependencies_between(rules, names), 2):
+        if first.determinant == second.determinant:
+            constrained.add(frozenset((first.dependent, second.dependent)))
     return [pair for pair in combinations(names, 2) if frozenset(pair) in constrained] if constrained else []
 
 
@@ -63,15 +63,16 @@ def known_pair(
 
     The table follows from the 1-way marginal of the determinant.
     """
-    found = dependencies_between(rules, ones)
-    for decides in [*names, *(rule.determinant for rule in found)] if found else []:
-        of = {rule.dependent: np.array(rule.of) for rule in found if rule.determinant == decides}
-        of[decides] = np.arange(len(ones[decides]))
-        if set(names) <= of.keys():
-            first, second = (groups[name].labels[of[name]] for name in names)
-            shape = groups[names[0]].count, groups[names[1]].count
-            table = np.bincount(first * shape[1] + second, ones[decides], shape[0] * shape[1])
-            return np.asarray(table.reshape(shape), np.float64)
+    dependencies = dependencies_between(rules, ones)
+    for determinant in [*names, *(rule.determinant for rule in dependencies)] if dependencies else []:
+        # by attribute, its cell for each cell of the determinant
+        cell_of = {rule.dependent: np.array(rule.of) for rule in dependencies if rule.determinant == determinant}
+        cell_of[determinant] = np.arange(len(ones[determinant]))
+        if set(names) <= cell_of.keys():
+            first, second = (groups[name].labels[cell_of[name]] for name in names)
+            rows, columns = (groups[name].count for name in names)
+            table = np.bincount(first * columns + second, ones[determinant], rows * columns)
+            return np.asarray(table.reshape(rows, columns), np.float64)
 
     return None
 
@@ -81,18 +82,18 @@ def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Grou
 
     For large sets only functional dependencies and value rules are applied.
     """
-    inside = [groups[name] for name in names]
-    shape = [one.size for one in inside]
+    groupings = [groups[name] for name in names]
+    shape = [grouping.size for grouping in groupings]
     if math.prod(shape) <= MOST_CELLS:
-        return np.asarray(coarsened(possible(rules, names, shape).astype(np.int64), inside) > 0)
+        return np.asarray(coarsened(possible(rules, names, shape).astype(np.int64), groupings) > 0)
 
-    allowed = np.ones([one.count for one in inside], np.bool_)
+    allowed = np.ones([grouping.count for grouping in groupings], np.bool_)
     for rule in constraints_on(rules, names):
         if isinstance(rule, FunctionalDependency):
             allowed &= _broadcast_groups(rule, names, groups)
         elif isinstance(rule, ValueRule):
-            own = rule.over_groups({name: groups[name].labels for name in rule.names})
-            allowed &= own.possible(names, allowed.shape)
+            over_groups = rule.over_groups({name: groups[name].labels for name in rule.names})
+            allowed &= over_groups.possible(names, allowed.shape)
     return allowed
 
 
@@ -152,22 +153,22 @@ def reconcile_one_ways(ones: Mapping[str, Floats], variances: Mapping[str, float
     rules : sequence of Excludes
         Closed under implication.
     """
-    found = {name: _remove_impossible(rules, name, counts) for name, counts in ones.items()}
+    reconciled = {name: _remove_impossible(rules, name, counts) for name, counts in ones.items()}
     decided: dict[str, list[FunctionalDependency]] = {}
     for rule in sorted(dependencies_between(rules, ones), key=lambda rule: (-len(rule.of), rule.determinant)):
         decided.setdefault(rule.dependent, []).append(rule)
 
-    for what, by in decided.items():
-        joint = _pooled_counts(found[what], by, found, variances)
-        for rule in by:
-            found[rule.determinant] = _scale_determinant(rule, found, joint)
+    for dependent, dependencies in decided.items():
+        joint = _pooled_counts(reconciled[dependent], dependencies, reconciled, variances)
+        for rule in dependencies:
+            reconciled[rule.determinant] = _scale_determinant(rule, reconciled, joint)
 
-    for what, by in [*decided.items()] * SCALED:
-        found[what] = np.maximum(_dependent_counts(by[0], found), LEAST)
-        for rule in by[1:]:
-            found[rule.determinant] = _scale_determinant(rule, found, found[what])
+    for dependent, (finest, *others) in [*decided.items()] * SCALED:
+        reconciled[dependent] = np.maximum(_dependent_counts(finest, reconciled), LEAST)
+        for rule in others:
+            reconciled[rule.determinant] = _scale_determinant(rule, reconciled, reconciled[dependent])
 
-    return found
+    return reconciled
 
 
 def _remove_impossible(rules: Rules, name: str, counts: Floats) -> Floats:
@@ -183,13 +184,14 @@ def _pooled_counts(
 ) -> Floats:
     """Return the inverse-variance average of a dependent attribute's own counts and the sums over its determinants."""
     weight = np.full(len(own), 1 / variances[by[0].dependent])
-    joint, some = own * weight, np.ones(len(own), np.bool_)
+    joint, is_possible = own * weight, np.ones(len(own), np.bool_)
     for rule in by:
-        members = np.bincount(rule.of, minlength=len(own))
-        theirs = 1 / (np.maximum(members, 1) * variances[rule.determinant])
-        joint, weight, some = joint + theirs * _dependent_counts(rule, ones), weight + theirs, some & (members > 0)
+        members = np.bincount(rule.of, minlength=len(own))  # cells of the determinant for each cell
+        precision = 1 / (np.maximum(members, 1) * variances[rule.determinant])
+        joint, weight = joint + precision * _dependent_counts(rule, ones), weight + precision
+        is_possible &= members > 0
 
-    joint = np.where(some, joint / weight, 0.0)
+    joint = np.where(is_possible, joint / weight, 0.0)
     return np.asarray(joint * (own.sum() / max(joint.sum(), LEAST)))
 
 

@@ -149,12 +149,20 @@ class LowOrder:
         return extended if math.prod(len(self.ones[name]) for name in extended) <= MOST_CELLS else ordered
 
     def _determines(self, rule: FunctionalDependency, ordered: AttributeSet) -> bool:
+        """Return whether a dependency limits the cells of `ordered` beyond their groups.
+
+        So does one whose dependent attribute is in another rule.
+        """
         others = constraints_on(self.rules, [*ordered, rule.dependent])
         return any(
             rule.dependent in other.names and other is not rule for other in others
         ) or not determined_over_groups([rule], rule.names, self.groups)
 
     def _over_cells(self, ordered: AttributeSet, rounds: int) -> Floats:
+        """Return the table of a set over cells: that over groups, divided by the cells' shares of their group.
+
+        Groups are ranges of cells. Rules exclude cells; `rounds` limits the fit if the set is in no table.
+        """
         cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
         for axis, name in enumerate(ordered):
             grouping = self.groups[name]
@@ -187,10 +195,10 @@ class LowOrder:
         common = tuple(name for name in self.ones if name in one and name in other)
         if not common:
             return 0.0
-        left, right = (
+        first, second = (
             _margin(self.coarse_marginal(self._ordered(names)), self._ordered(names), common) for names in (one, other)
         )
-        return float(np.abs(left - right).sum() / (2 * self.total))
+        return float(np.abs(first - second).sum() / (2 * self.total))
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.ones if name in names)
@@ -235,10 +243,11 @@ def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, toleranc
     if table.ndim == 2 and [axes for axes, _ in margins] == [(0,), (1,)]:
         from dpscale.reconstruction import fitting_loops
 
-        fitting_loops.fit_pair(table, margins[0][1], margins[1][1], rounds, tolerance)
+        (_, of_rows), (_, of_columns) = margins
+        fitting_loops.fit_pair(table, of_rows, of_columns, rounds, tolerance)
         return
 
-    rounds = rounds if len(margins) > 1 else min(rounds, len(margins))
+    rounds = rounds if len(margins) > 1 else min(rounds, len(margins))  # one margin is met in one step
     singles = [margin for margin in margins if len(margin[0]) == 1]
     if table.ndim == 3 and all(len(axes) == 2 for axes, _ in margins[len(singles) :]):
         _fit_triple(table, singles, dict(margins[len(singles) :]), rounds, tolerance)

@@ -66,15 +66,15 @@ class BatchedAnswers:
 
     def _batch(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
         """Answer sets of one shape; sets with equal strategies share one computation."""
-        found: list[Both | None] = [None] * len(sets)
+        results: list[Both | None] = [None] * len(sets)
         patterns = subsets(range(len(sets[0])))
         places = self._places(sets, patterns)
 
         for members in self._group_by_strategy(places):
             batch = _UniformBatch(self, part, [sets[i] for i in members.tolist()], patterns, places[:, members])
             for i, answers, errors in zip(members.tolist(), batch.estimates(), batch.errors(), strict=True):
-                found[i] = answers, errors
-        return iter(found)
+                results[i] = answers, errors
+        return iter(results)
 
     @cached_property
     def _by_axis(self) -> NDArray[np.bool_]:
@@ -163,7 +163,11 @@ class _UniformBatch:
         return values
 
     def errors(self) -> Floats:
-        """Return the standard errors of all queries, shape (sets, …)."""
+        """Return the standard errors of all queries, shape (sets, …): of sums over independent residuals.
+
+        A residual contributes its noise variance times, for each axis, the variance of the query at unit noise, or its
+        squared mean if the axis is not in the residual.
+        """
         total: Floats = np.zeros(())
         for number, pattern in enumerate(self.patterns):
             factor = dict(zip(pattern, self.strategy(number), strict=True))
@@ -171,8 +175,8 @@ class _UniformBatch:
                 factor[axis].quadratics(family) if axis in factor else self._means(axis) ** 2
                 for axis, family in enumerate(self.families)
             ]
-            own = self.whole.variances[self.places[number]]
-            total = total + np.multiply.outer(own, reduce(np.multiply.outer, vectors, np.ones(())))
+            noise = self.whole.variances[self.places[number]]
+            total = total + np.multiply.outer(noise, reduce(np.multiply.outer, vectors, np.ones(())))
 
         return np.sqrt(total)
 
@@ -333,13 +337,15 @@ class LeastSquaresEstimates:
 
     def iter_part_answers(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
         """Yield `part_answers` for each of several sets, in batches if the plan allows it."""
-        together = self._batched if part.factorizes else None
+        batched = self._batched if part.factorizes else None
         merged = self.plan.blocks.part(part)
-        found = (None for _ in sets) if together is None else together.answers(merged, sets)  # type: ignore[arg-type]
-        return (self.part_answers(part, names) if one is None else one for names, one in zip(sets, found, strict=True))
+        results = (None for _ in sets) if batched is None else batched.answers(merged, sets)  # type: ignore[arg-type]
+        return (self.part_answers(part, names) if answers is None else answers
+                for names, answers in zip(sets, results, strict=True))  # fmt: skip
 
     @cached_property
     def _batched(self) -> BatchedAnswers | None:
+        """Answers of many sets at once; None unless each block of the plan measures a residual of its own."""
         blocks = self.plan.blocks
         if not has_separate_residuals(blocks):
             return None
@@ -393,6 +399,7 @@ class LeastSquaresEstimates:
         return cached[1]
 
     def _marginal_of(self, block: Block, values: Floats) -> Floats:
+        """Return the estimate of a block's marginal from its measured values, axis by axis or of all together."""
         if block.joint:
             return block.factors[0].joint_estimate(values.reshape(-1)).reshape(block.factors[0].shape)
         for axis, factor in enumerate(block.factors):
@@ -427,6 +434,7 @@ class LeastSquaresEstimates:
         return self.plan.blocks.part(part).answers(attributes, total)
 
     def _cache(self, subset: AttributeSet, value: Floats) -> None:
+        """Keep a residual; the least recently used ones are dropped beyond CACHE_BYTES."""
         self._residuals[subset] = value
         self._cached_bytes += value.nbytes
         while self._cached_bytes > CACHE_BYTES and len(self._residuals) > 1:

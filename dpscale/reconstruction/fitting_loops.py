@@ -164,8 +164,8 @@ def fit_triple(
         farthest = 0.0
         for axis in range(3):
             if single[axis]:
-                one = first if axis == 0 else second if axis == 1 else third
-                farthest = max(farthest, scale_axis(table, axis, one))
+                margin_of_axis = first if axis == 0 else second if axis == 1 else third
+                farthest = max(farthest, scale_axis(table, axis, margin_of_axis))
 
         for margin in order:
             if margin == 0:
@@ -203,9 +203,9 @@ def non_negative_least_squares(
     Projected gradients with momentum (FISTA) that restarts where it leads uphill. Ends when a step moves no cell by
     more than `tolerance`.
     """
-    cells, most = len(pull), 0.0
+    cells, largest_sum = len(pull), 0.0
     for i in range(cells):
-        most = max(most, np.abs(weights[i]).sum())
+        largest_sum = max(largest_sum, np.abs(weights[i]).sum())
     best = project_to_simplex(start, total)
     ahead, pace = best.copy(), 1.0
 
@@ -215,7 +215,8 @@ def non_negative_least_squares(
             if ahead[j] != 0.0:
                 slope += weights[j] * ahead[j]
 
-        moved = project_to_simplex(ahead - slope / most, total)
+        # the largest row sum bounds the eigenvalues of W, so this step is short enough
+        moved = project_to_simplex(ahead - slope / largest_sum, total)
         if ((ahead - moved) * (moved - best)).sum() > 0:
             pace = 1.0
         faster = (1 + np.sqrt(1 + 4 * pace * pace)) / 2

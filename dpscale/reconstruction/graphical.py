@@ -100,11 +100,15 @@ def prepare(evidence: Evidence, options: Options, folder: Path, release: str, ea
 def fit_model(evidence: Evidence, options: Options) -> GraphicalModel:
     """Return the model of all measurements; raise PlanError if it is too large."""
     domain, observed = evidence.workload.domain, list(evidence.measurements())
-    sizes = _sizes_of({name: domain[name].size for name in domain.names}, [one.attributes for one in observed])
-    grouped = {name: min(max((g.count for one in observed if len(one.attributes) > 1
-                              for o, g in zip(one.attributes, one.groups, strict=True) if o == name), default=1), size)
-               for name, size in sizes.items()}  # fmt: skip
-    check_size(grouped, [one.attributes for one in observed if len(one.attributes) > 1], options.most_cells)
+    sizes = _sizes_of({name: domain[name].size for name in domain.names}, [each.attributes for each in observed])
+
+    # the finest groups of each attribute in a measured set of several attributes, for a check of the size
+    joint = [each for each in observed if len(each.attributes) > 1]
+    grouped = dict.fromkeys(sizes, 1)
+    for each in joint:
+        for name, grouping in zip(each.attributes, each.groups, strict=True):
+            grouped[name] = min(max(grouped[name], grouping.count), sizes[name])
+    check_size(grouped, [each.attributes for each in joint], options.most_cells)
     with one_thread():
         rules = domain.rules if domain.rule_texts else ()  # parents alone change no estimate
         return fit(sizes, observed, FitOptions(close=options.close), rules=rules)

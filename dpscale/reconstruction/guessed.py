@@ -46,6 +46,7 @@ class GuessedValues:
     shares: Shares = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Refuse a number of rows that is not above 0, and shares that do not fit their attribute."""
         if not self.rows > 0:
             raise JobError("rows", safe_repr(self.rows), "a number above 0", "give a public guess")
         for name in self.shares:
@@ -53,6 +54,7 @@ class GuessedValues:
             self._share(name)
 
     def __getitem__(self, index: int) -> Floats:
+        """Return what a block would measure without noise, if attributes were independent with the guessed shares."""
         block = self.blocks[index]
         cells = [self._cells(block, name) for name in block.attributes]
         if block.joint:
@@ -69,6 +71,7 @@ class GuessedValues:
         return np.asarray(np.bincount(block.merged.classes[name], share), np.float64)
 
     def _share(self, name: str) -> Floats:
+        """Return the shares of an attribute's cells: guessed, those of the leaves of its hierarchy, or even ones."""
         axis, tree = self.domain[name], self.domain.hierarchy_of(name)
         if isinstance(axis, Number):
             inside = SPLINES if axis.squares else np.full(axis.listed, 1 / axis.listed)

@@ -74,49 +74,53 @@ def joint_answers(estimates: Estimates, queries: Sequence[SetQueries], count: in
 
 
 def _by_residual(estimates: LeastSquaresEstimates, queries: Sequence[SetQueries], count: int) -> tuple[Floats, Floats]:
-    """Return estimates and covariance as sums over independent residuals."""
+    """Return estimates, shape (count,), and covariance, (count, count), as sums over independent residuals.
+
+    Each query is a sum over attribute sets, of which one array has some; `rows` are the numbers of its queries.
+    """
     pieces, largest = dict[AttributeSet, dict[int, Floats]](), np.zeros(count)
     for names, rows, values in queries:
         np.maximum.at(largest, rows, np.abs(_flat(values)).max(axis=1, initial=0.0))
         profiles = estimates.accuracy.axis_profiles(names)
         for subset in subsets(names):
-            found = piece(values, [names.index(name) for name in subset], lead=1, profiles=profiles)
-            mine = pieces.setdefault(subset, {})
-            for row, own in zip(rows.tolist(), found, strict=True):
-                mine[row] = mine[row] + own if row in mine else own
+            on_residual = piece(values, [names.index(name) for name in subset], lead=1, profiles=profiles)
+            by_row = pieces.setdefault(subset, {})
+            for row, part in zip(rows.tolist(), on_residual, strict=True):
+                by_row[row] = by_row[row] + part if row in by_row else part
 
     answers, covariance = np.zeros(count), np.zeros((count, count))
     for subset, by_row in pieces.items():
-        used = [row for row, own in by_row.items() if np.abs(own).max() > NOTHING * largest[row]]
+        used = [row for row, part in by_row.items() if np.abs(part).max() > NOTHING * largest[row]]
         if not used:
             continue
-        together = np.stack([by_row[row] for row in used])
+        parts = np.stack([by_row[row] for row in used])
         estimator = estimates.accuracy.residuals.get(subset)
-        if estimator is None or not (estimator.spans_all or all(map(estimator.spans, together))):
+        if estimator is None or not (estimator.spans_all or all(map(estimator.spans, parts))):
             raise out_of_span(subset)
-        answers[used] += _flat(together) @ estimates.residual(subset).reshape(-1)
-        covariance[np.ix_(used, used)] += estimator.covariance(together)
+        answers[used] += _flat(parts) @ estimates.residual(subset).reshape(-1)
+        covariance[np.ix_(used, used)] += estimator.covariance(parts)
     return answers, covariance
 
 
 def _over_one_set(estimates: LeastSquaresEstimates, queries: Sequence[SetQueries], count: int) -> tuple[Floats, Floats]:
     """Return estimates and covariance from arrays over all attributes of the queries."""
     domain = estimates.workload.domain
-    names = domain.ordered({name: None for own in queries for name in own.names})
+    names = domain.ordered({name: None for of_set in queries for name in of_set.names})
     shape = domain.shape(names)
-    if (needed := count**2 * math.prod(shape)) > MOST_ENTRIES:
+    needed = count**2 * math.prod(shape)
+    if needed > MOST_ENTRIES:
         raise PlanError("formula", f"{needed:,} entries of queries, for a plan that measures residuals together",
                         f"at most {MOST_ENTRIES:,}", "plan with mechanism weighted-residuals")  # fmt: skip
 
-    whole = np.zeros((count, *shape))
-    for own in queries:
-        sizes = dict(zip(own.names, domain.shape(own.names), strict=True))
-        np.add.at(whole, own.rows, own.values.reshape(-1, *(sizes.get(name, 1) for name in names)))
-    part = ExplicitPart(domain, names, whole, np.ones(count))
+    arrays = np.zeros((count, *shape))
+    for of_set in queries:
+        sizes = dict(zip(of_set.names, domain.shape(of_set.names), strict=True))
+        np.add.at(arrays, of_set.rows, of_set.values.reshape(-1, *(sizes.get(name, 1) for name in names)))
+    part = ExplicitPart(domain, names, arrays, np.ones(count))
     source = estimates.source(part, names)
-    for query in whole:
-        source.accuracy.spanned(names, query)
-    return source.span_answers(part, names), source.accuracy.covariance(names, whole)
+    for query in arrays:
+        source.accuracy.spanned(names, query)  # refuses what was not measured
+    return source.span_answers(part, names), source.accuracy.covariance(names, arrays)
 
 
 def _flat(values: Floats) -> Floats:

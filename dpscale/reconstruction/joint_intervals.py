@@ -101,12 +101,13 @@ class _Noise:
         self._noise: dict[int, Floats] = {}
 
     def answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
+        """Return the noise of the answers to a set in simulated draws, shape (draws, queries)."""
         shape, part = self.estimates.domain.shape(names), self.plan.blocks.part(part)
         if self.plan.blocks.has_trees:
             return self._tree_answers(part, names)
 
         total = np.zeros((self.draws, *shape))
-        profiles = {axis + 1: own for axis, own in (self.accuracy.axis_profiles(names) or {}).items()}
+        profiles = {axis + 1: profile for axis, profile in (self.accuracy.axis_profiles(names) or {}).items()}
         for subset in subsets(names):
             if subset in self.accuracy.residuals:
                 axes = [0, *(1 + names.index(name) for name in subset)]

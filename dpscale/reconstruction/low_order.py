@@ -103,22 +103,24 @@ def _pairs(
     wanted: Sequence[AttributeSet], chains: int,
 ) -> Tables:  # fmt: skip
     """Return the measured pairs, and `wanted` pairs implied by chains; pairs with rules serve as links."""
-    ones, further = (
-        OneWayArrays.of(model.coarse, model.total),
-        [names for names in rule_tables if names not in measured],
-    )
-    shrinkage = _PairShrinkage.of(model, PairArrays(ones, list(measured)), list(measured.values()), rule_tables)
-    linked = PairArrays(ones, [*measured, *further])
-    others = [rule_tables[names].reshape(-1) for names in further]
+    one_ways = OneWayArrays.of(model.coarse, model.total)
+    by_rules = [names for names in rule_tables if names not in measured]
+    shrinkage = _PairShrinkage.of(model, PairArrays(one_ways, list(measured)), list(measured.values()), rule_tables)
+    linked = PairArrays(one_ways, [*measured, *by_rules])
+    others = [rule_tables[names].reshape(-1) for names in by_rules]
+
+    # each pair under the expectation of independence, and averaged with that under its best chain of two pairs
     alone = tables = shrinkage.alone()
     for _ in range(chains):
         tables = (alone + shrinkage.chained(PairLinks.of(linked, np.concatenate([tables, *others])))) / 2
-    found = shrinkage.paired.split(tables)
+    pairs = shrinkage.paired.split(tables)
     if chains:
-        left = PairArrays(ones, [n for n in wanted if len(n) == 2 and n not in measured and n not in rule_tables])
-        found |= PairLinks.of(linked, np.concatenate([tables, *others])).strongest(left)
+        missing = [names for names in wanted
+                   if len(names) == 2 and names not in measured and names not in rule_tables]  # fmt: skip
+        links = PairLinks.of(linked, np.concatenate([tables, *others]))
+        pairs |= links.strongest(PairArrays(one_ways, missing))
 
-    return found
+    return pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +138,8 @@ class _PairShrinkage:
         cls, model: LowOrder, paired: PairArrays, residuals: Sequence[NoisyResidual], rule_tables: Tables
     ) -> _PairShrinkage:
         flat = np.concatenate([residual.values.reshape(-1) for residual in residuals])
-        own = {names: table for names, table in rule_tables.items() if names in set(paired.names)}
-        return cls(model, paired, flat, np.array([residual.deviation for residual in residuals]), own)
+        with_rules = {names: table for names, table in rule_tables.items() if names in set(paired.names)}
+        return cls(model, paired, flat, np.array([residual.deviation for residual in residuals]), with_rules)
 
     def alone(self) -> Floats:
         """Shrink towards independence, or towards neighbouring cells where there is no better expectation.
@@ -163,6 +165,10 @@ class _PairShrinkage:
         return NoisyTables(values, reference, self.deviations, self.paired.starts)
 
     def _fit(self, ways: Sequence[NoisyTables]) -> Floats:
+        """Return the shrunk tables of all pairs, flat: without impossible cells, and fitted to the 1-way marginals.
+
+        `ways` are the same measurements with different expectations, towards which they are shrunk.
+        """
         tables = best_posterior(ways)
         views = self.paired.split(tables) if self.rule_tables else {}
         for names in self.rule_tables:
@@ -257,7 +263,8 @@ def _with_laws(model: LowOrder, estimates: LeastSquaresEstimates, sets: Sequence
     if not laws:
         return model
 
-    strongest = {names: laws[names][1] for names in sorted(laws, key=lambda names: -laws[names][0])}
+    by_excess = sorted(laws.items(), key=lambda item: -item[1][0])
+    strongest = {names: residual for names, (_, residual) in by_excess}
     return replace(model, tables={**model.tables, **_larger_tables(model, strongest)},
                    measured=model.measured | strongest.keys())  # fmt: skip
 
@@ -282,6 +289,10 @@ def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
 
 
 def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
+    """Return the noisy 1-way marginal of an attribute.
+
+    The variance of a cell is that of the residual and that of the total.
+    """
     size, weights = estimates.plan.domain[name].size, estimates.accuracy.weights.get(name)
     spread = float((profile_of(weights, size) ** 2).mean())
     variance = estimates.group_variance((name,), {}) + estimates.group_variance((), {}) * spread
@@ -291,6 +302,10 @@ def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
 def _groups(
     estimates: LeastSquaresEstimates, ones: dict[str, Floats], sets: Sequence[AttributeSet], grain: float, total: float
 ) -> dict[str, Groups]:
+    """Return groups of adjacent cells of each attribute with at least √(grain · σ · N) counts.
+
+    σ is the median noise of a cell of the measured pairs. Cells at which a rule changes begin a group.
+    """
     if not sets or grain <= 0:
         return {name: every_cell(len(one_way)) for name, one_way in ones.items()}
     deviation = math.sqrt(float(np.median([_whole_variance(estimates, subset, {}) for subset in sets])))
@@ -317,9 +332,8 @@ def _separated(
             [other] = set(names) - {name}
             axis, over = names.index(name), groups[other]
             grouping, size = groups[name], groups[name].size
-            cells = np.moveaxis(
-                coarsened(estimates.marginal(names), [every_cell(size), over][:: 1 - 2 * axis]), axis, 0
-            )
+            groupings = [every_cell(size), over] if axis == 0 else [over, every_cell(size)]
+            cells = np.moveaxis(coarsened(estimates.marginal(names), groupings), axis, 0)
             whole = np.add.reduceat(cells, grouping.starts, axis=0)[grouping.labels]
             counts = np.bincount(grouping.labels, ones[name])[grouping.labels]
             shares = ones[name] / np.maximum(counts, LEAST)
@@ -333,15 +347,15 @@ def _separated(
             excess[name] += share * (departures**2).sum(axis=1) / np.maximum(variance, LEAST)
             freedom[name] += over.count - 1
 
-    found = dict(groups)
+    separated = dict(groups)
     for name in tested:
         size, labels = groups[name].size, groups[name].labels
         alone = excess[name] > stats.chi2.isf(RARELY / size, max(freedom[name], 1))
         alone &= np.bincount(labels)[labels] > 1
         cells = np.flatnonzero(alone)
         starts = {*groups[name].starts, *cells.tolist(), *(cells[cells < size - 1] + 1).tolist()}
-        found[name] = Groups(size, tuple(sorted(starts)))
-    return found
+        separated[name] = Groups(size, tuple(sorted(starts)))
+    return separated
 
 
 def _residual(estimates: LeastSquaresEstimates, subset: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:

@@ -136,8 +136,8 @@ def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, relea
     from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 
     targets, triples = pair_targets(model, LEARNING_BYTES), missing_triples(model, sets)
-    whole = not triples and all(targets.known[i, j] for i, j in targets.layout.pairs)
-    if whole or learning_steps(targets) > LEARNING_STEPS:
+    nothing_missing = not triples and all(targets.known[i, j] for i, j in targets.layout.pairs)
+    if nothing_missing or learning_steps(targets) > LEARNING_STEPS:
         return model
 
     pairwise = learn(targets, release, each=each)

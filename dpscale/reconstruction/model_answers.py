@@ -139,6 +139,7 @@ def write_model(path: Path, model: LowOrder, like: LowOrder | None = None) -> No
 
 
 def _same_sets(one: LowOrder, other: LowOrder) -> bool:
+    """Return whether two models have the same sets in the same order, groups and rules, so that arrays suffice."""
     return (
         (list(one.tables), list(one.ones)) == (list(other.tables), list(other.ones))
         and (one.measured, one.rules) == (other.measured, other.rules)
@@ -151,24 +152,24 @@ def read_model(path: Path, like: LowOrder | None = None) -> LowOrder:
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         if like is not None and "tables" not in index:
-            own = _split(arrays["ones"], [one_way.shape for one_way in like.ones.values()])
-            every = _split(arrays["cells"], [table.shape for table in like.tables.values()])
-            ones, tables = dict(zip(like.ones, own, strict=True)), dict(zip(like.tables, every, strict=True))
+            one_ways = _split(arrays["ones"], [one_way.shape for one_way in like.ones.values()])
+            cells = _split(arrays["cells"], [table.shape for table in like.tables.values()])
+            ones, tables = dict(zip(like.ones, one_ways, strict=True)), dict(zip(like.tables, cells, strict=True))
             return replace(like, ones=ones, tables=tables, total=index["total"])
 
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         counts = {name: grouping.count for name, grouping in groups.items()}
         sets = [tuple(names) for names in index["tables"]]
         if "cells" in arrays:
-            every = _split(arrays["ones"], [(groups[name].size,) for name in index["ones"]])
+            one_ways = _split(arrays["ones"], [(groups[name].size,) for name in index["ones"]])
             cells = _split(arrays["cells"], [tuple(map(counts.__getitem__, names)) for names in sets])
         else:  # older versions: one array per table
-            every = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
+            one_ways = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
             cells = [arrays[f"table{i}"] for i in range(len(sets))]
 
     measured = index.get("measured", index["tables"])  # older files do not list measured sets
     rules = tuple(restored(rule) for rule in index.get("rules", ()))
-    return LowOrder(dict(zip(index["ones"], every, strict=True)), groups, dict(zip(sets, cells, strict=True)),
+    return LowOrder(dict(zip(index["ones"], one_ways, strict=True)), groups, dict(zip(sets, cells, strict=True)),
                     index["total"], frozenset(tuple(names) for names in measured), rules)  # fmt: skip
 
 

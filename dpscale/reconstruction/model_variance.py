@@ -143,6 +143,10 @@ def _margins(
 
 
 def _total(model: LowOrder, names: AttributeSet, subset: Sequence[str], grouped: bool) -> Projection:
+    """Return the projection of a table on sums over a subset of its attributes, by groups if `grouped`, else in total.
+
+    The sums are repeated for the cells of their group, so that the result has the groups' shape.
+    """
     others = tuple(axis for axis, name in enumerate(names) if name not in subset)
     groups = [model.groups[name] if grouped and name in subset else every_cell(1) for name in names]
 

@@ -58,7 +58,11 @@ def window_sums(values: Floats, reach: int) -> Floats:
 
 @compiled(f"float64[::1]({PLACES})", few=FEW)
 def products(ones: Floats, at: Integers, total: float, pairs: Integers, starts: Integers) -> Floats:
-    """Return the tables of independent attributes."""
+    """Return the tables of independent attributes for all pairs, flat: n_a n_b / N.
+
+    `ones` are the 1-way marginals, that of attribute i from `at[i]` to `at[i + 1]`; the table of pair t begins at
+    `starts[t]`.
+    """
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
         i, j, cell = pairs[t, 0], pairs[t, 1], starts[t]
@@ -71,23 +75,26 @@ def products(ones: Floats, at: Integers, total: float, pairs: Integers, starts: 
 
 @compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1])", few=FEW)
 def noisy(residuals: Floats, reference: Floats, at: Integers, pairs: Integers, starts: Integers) -> Floats:
-    """Return centred residuals plus the margins of the expectation."""
+    """Return centred residuals plus the margins of the expectation, `reference`, for all pairs, flat.
+
+    A centred residual lacks row and column sums, which are those of the expectation.
+    """
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
         height, width = at[pairs[t, 0] + 1] - at[pairs[t, 0]], at[pairs[t, 1] + 1] - at[pairs[t, 1]]
-        table, whole = reference[starts[t] : starts[t + 1]], 0.0
+        table, mean = reference[starts[t] : starts[t + 1]], 0.0
         rows, columns = np.zeros(height), np.zeros(width)
         for a in range(height):
             for b in range(width):
                 rows[a] += table[a * width + b]
                 columns[b] += table[a * width + b]
-            whole += rows[a]
+            mean += rows[a]
 
-        whole /= height * width
+        mean /= height * width
         for a in range(height):
             for b in range(width):
                 cell = starts[t] + a * width + b
-                out[cell] = residuals[cell] + (rows[a] / width + columns[b] / height - whole)
+                out[cell] = residuals[cell] + (rows[a] / width + columns[b] / height - mean)
 
     return out
 
@@ -189,7 +196,7 @@ def middles(one: Floats, other: Floats, best: Integers, links: Floats) -> int:
         weaker = min(one[middle], other[middle])
         if weaker < 0 or (count == most and weaker <= links[most - 1]):
             continue
-        slot = min(count, most - 1)
+        slot = min(count, most - 1)  # insertion into the sorted list
         while slot > 0 and links[slot - 1] < weaker:
             links[slot], best[slot] = links[slot - 1], best[slot - 1]
             slot -= 1
@@ -216,10 +223,10 @@ def follow(
     for t in range(len(pairs)):
         i, j, first, end = pairs[t, 0], pairs[t, 1], starts[t], starts[t + 1]
         height, width = at[i + 1] - at[i], at[j + 1] - at[j]
-        other, least = others[first:end].reshape(height, width), 0.0
+        other, nearest_squared = others[first:end].reshape(height, width), 0.0
         for cell in range(first, end):
-            least += (others[cell] - out[cell]) * (others[cell] - out[cell])
-        most = -1.0
+            nearest_squared += (others[cell] - out[cell]) * (others[cell] - out[cell])
+        farthest = -1.0
 
         for k in range(middles(strength[i], strength[j], best, links)):
             m = best[k]
@@ -227,8 +234,8 @@ def follow(
             left = conditionals[place[i, m] : place[i, m] + height * depth].reshape(height, depth)
             right = oriented[place[m, j] : place[m, j] + depth * width].reshape(depth, width)
             table, squared, distance = chain_product(left, right, other)
-            if squared < least if nearest else distance > most:
-                least, most, found[t] = squared, distance, True
+            if squared < nearest_squared if nearest else distance > farthest:
+                nearest_squared, farthest, found[t] = squared, distance, True
                 for cell in range(height * width):
                     out[first + cell] = table[cell // width, cell % width]
 
@@ -267,15 +274,27 @@ def fit_all(
     single, order, empty = np.full(3, singly), np.empty(3, np.int64), np.empty((0, 0))
     for t in range(len(threes)):
         i, j, k = threes[t, 0], threes[t, 1], threes[t, 2]
-        p, q, r = at[i + 1] - at[i], at[j + 1] - at[j], at[k + 1] - at[k]
+        height, width, depth = at[i + 1] - at[i], at[j + 1] - at[j], at[k + 1] - at[k]
         front, sides, back, count = empty, empty, empty, 0
         if place[i, j] >= 0:
-            front, order[count], count = cells[place[i, j] : place[i, j] + p * q].reshape(p, q), 0, count + 1
+            front, order[count], count = (
+                cells[place[i, j] : place[i, j] + height * width].reshape(height, width),
+                0,
+                count + 1,
+            )
         if place[i, k] >= 0:
-            sides, order[count], count = cells[place[i, k] : place[i, k] + p * r].reshape(p, r), 1, count + 1
+            sides, order[count], count = (
+                cells[place[i, k] : place[i, k] + height * depth].reshape(height, depth),
+                1,
+                count + 1,
+            )
         if place[j, k] >= 0:
-            back, order[count], count = cells[place[j, k] : place[j, k] + q * r].reshape(q, r), 2, count + 1
+            back, order[count], count = (
+                cells[place[j, k] : place[j, k] + width * depth].reshape(width, depth),
+                2,
+                count + 1,
+            )
         margins = count + (3 if singly else 0)  # a single margin is met in one step
-        fit_triple(tables[starts[t] : starts[t + 1]].reshape(p, q, r), single, ones[at[i] : at[i + 1]],
+        fit_triple(tables[starts[t] : starts[t + 1]].reshape(height, width, depth), single, ones[at[i] : at[i + 1]],
                    ones[at[j] : at[j + 1]], ones[at[k] : at[k + 1]], order[:count], front, sides, back,
                    rounds if margins > 1 else min(rounds, margins), tolerance)  # fmt: skip

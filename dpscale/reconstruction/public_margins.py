@@ -75,12 +75,12 @@ def fit_margins(table: Floats, margins: Sequence[tuple[Integers, NDArray[Any]]],
 
 def _margins(domain: Domain, names: AttributeSet, shape: tuple[int, ...]) -> Iterator[tuple[Integers, Integers]]:
     """Yield the margins of a table that follow from public totals, none inside another one."""
-    found = dict.fromkeys(common_set(domain, names, total.names) for total in domain.public_totals)
-    for own in found:
-        known = domain.known_table(own)
-        if known is None or any(set(own) < set(other) for other in found):
+    sets = dict.fromkeys(common_set(domain, names, total.names) for total in domain.public_totals)
+    for attributes in sets:
+        known = domain.known_table(attributes)
+        if known is None or any(set(attributes) < set(other) for other in sets):
             continue
-        axes = level_axes(domain, names, own)
+        axes = level_axes(domain, names, attributes)
         assert axes is not None
         yield margin_cells(shape, *axes), known.reshape(-1)
 
@@ -111,13 +111,13 @@ def _fit_groups(domain: Domain, model: LowOrder, names: AttributeSet, table: Flo
     """Return a table over groups fitted to its 1-way marginals and to the totals of its own attributes."""
     margins = []
     for degree in range(1, len(names) + 1):
-        for own in combinations(range(len(names)), degree):
-            chosen = tuple(names[axis] for axis in own)
+        for axes in combinations(range(len(names)), degree):
+            chosen = tuple(names[axis] for axis in axes)
             known = domain.known_table(domain.ordered(chosen))
             if degree > 1 and (known is None or domain.ordered(chosen) != chosen):
                 continue
             groups = [model.groups[name] for name in chosen]
             wanted = model.coarse[chosen[0]] if known is None or degree == 1 else coarsened(known.astype(float), groups)
-            margins.append((margin_cells(table.shape, own), wanted.reshape(-1)))
+            margins.append((margin_cells(table.shape, axes), wanted.reshape(-1)))
 
     return fit_margins(table, margins)

@@ -69,12 +69,15 @@ class SearchedEstimates(LeastSquaresEstimates):
     """
 
     def __init__(self, measured: LeastSquaresEstimates, searched: SearchedCounts) -> None:
+        """Average the measured cells with the noisy counts of a search, by their precisions."""
         super().__init__(measured.plan, measured.variances, measured._read)
         names = (searched.name,)
         cells = measured.marginal(names)
         size = len(cells)
-        variance = measured.answer(names, np.eye(1, size)[0])[1] ** 2
-        if not math.isclose(measured.answer(names, np.ones(size))[1] ** 2, size * variance, rel_tol=1e-6):
+        _, error_of_cell = measured.answer(names, np.eye(1, size)[0])
+        _, error_of_total = measured.answer(names, np.ones(size))
+        variance = error_of_cell**2
+        if not math.isclose(error_of_total**2, size * variance, rel_tol=1e-6):
             raise ValueError("a plan whose cells have dependent errors")
 
         self.cell_variances = np.full(size, variance)

@@ -134,11 +134,9 @@ class TripleArrays:
         self, given: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
     ) -> dict[AttributeSet, Floats]:
         """Return copies of tables, scaled to 1-way marginals and pairs."""
-        loop_arguments, tables = (
-            self._loop_arguments(list(given)),
-            np.concatenate([table.reshape(-1) for table in given.values()]),
-        )
-        pair_loops.fit_all(tables, True, rounds, tolerance, *loop_arguments)
+        loop_arguments = self._loop_arguments(list(given))
+        tables = np.concatenate([table.reshape(-1) for table in given.values()])
+        pair_loops.fit_all(tables, True, rounds, tolerance, *loop_arguments)  # True: to the 1-way marginals first
         return self._split(list(given), tables, loop_arguments)
 
     @cached_property
@@ -146,6 +144,10 @@ class TripleArrays:
         return np.diff(self.ones.at)
 
     def _loop_arguments(self, sets: Sequence[AttributeSet]) -> TripleArguments:
+        """Return the arguments of the loops.
+
+        They are the 1-way marginals and their starts, the attributes and starts of the triples, and the pairs.
+        """
         number = self.ones.number
         triples = np.array([[number[name] for name in names] for names in sets], np.int64).reshape(-1, 3)
         starts = np.cumsum(np.append(0, self._sizes[triples].prod(axis=1)))
@@ -154,7 +156,9 @@ class TripleArrays:
     def _split(
         self, sets: Sequence[AttributeSet], tables: Floats, loop_arguments: TripleArguments
     ) -> dict[AttributeSet, Floats]:
-        shapes, ends = self._sizes[loop_arguments[2]].tolist(), pairwise(loop_arguments[3].tolist())
+        """Return the tables of some sets from one flat array."""
+        _, _, triples, starts, *_ = loop_arguments
+        shapes, ends = self._sizes[triples].tolist(), pairwise(starts.tolist())
         return {
             names: tables[first:end].reshape(shape)
             for names, shape, (first, end) in zip(sets, shapes, ends, strict=True)
@@ -200,11 +204,15 @@ class PairLinks:
 
     def strongest(self, paired: PairArrays) -> dict[AttributeSet, Floats]:
         """Return, for each pair with a chain, the chain farthest from independence in L1."""
-        tables, found = self._compose(paired, paired.independent(), False)
-        each = paired.split(tables).items()
-        return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
+        tables, has_chain = self._compose(paired, paired.independent(), nearest=False)
+        by_names = paired.split(tables)
+        return {names: by_names[names] for names, has in zip(by_names, has_chain.tolist(), strict=True) if has}
 
     def _compose(self, paired: PairArrays, others: Floats, nearest: bool) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return for every pair the table of its chain nearest to `others`, or farthest, and whether it has one.
+
+        A chain is a product of two known pairs with a common attribute, divided by its marginal.
+        """
         out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
         pair_loops.follow(*paired.loop_arguments, self.place, self.strength, self.tables, self.conditionals,
                           others, nearest, out, found)  # fmt: skip

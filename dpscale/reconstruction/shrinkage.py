@@ -107,12 +107,10 @@ class NoisyTables:
 
     @classmethod
     def of(cls, tables: Sequence[NoisyTable]) -> NoisyTables:
-        flat = [
-            np.concatenate([array.reshape(-1) for array in arrays])
-            for arrays in zip(*((table.values, table.reference) for table in tables), strict=True)
-        ]
+        values = np.concatenate([table.values.reshape(-1) for table in tables])
+        references = np.concatenate([table.reference.reshape(-1) for table in tables])
         starts = np.cumsum([0, *(table.values.size for table in tables)])
-        return cls(flat[0], flat[1], np.array([table.deviation for table in tables]), starts)
+        return cls(values, references, np.array([table.deviation for table in tables]), starts)
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
@@ -163,17 +161,17 @@ def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = 
         For each of `ways` the mixture weights from which EM starts for every table; by default those of all its tables
         together.
     """
-    best, found = np.full(len(ways[0].deviations), -np.inf), np.empty(len(ways[0].values))
-    for one, law in zip(ways, laws or [learn(way) for way in ways], strict=True):
-        densities, tops, taken = one.sample
+    best, estimates = np.full(len(ways[0].deviations), -np.inf), np.empty(len(ways[0].values))
+    for noisy, law in zip(ways, laws or [learn(way) for way in ways], strict=True):
+        densities, tops, taken = noisy.sample
         shrinkage_loops.shrink_every(
-            one.values, one.reference, one.starts, one.deviations, one.steps, taken, RATIOS, WIDTHS, densities, tops,
-            law, OWN_STRENGTH, OWN_ROUNDS, BLOCK, best, found,
+            noisy.values, noisy.reference, noisy.starts, noisy.deviations, noisy.steps, taken, RATIOS, WIDTHS, densities, tops,
+            law, OWN_STRENGTH, OWN_ROUNDS, BLOCK, best, estimates,
         )  # fmt: skip
         del densities, tops
-        vars(one).pop("sample")
+        vars(noisy).pop("sample")
 
-    return found
+    return estimates
 
 
 def _means_of(components: Components, table: NoisyTable, law: Floats, known: Floats) -> Floats:
@@ -208,17 +206,17 @@ def shrunk_counts(values: Floats, deviation: float) -> Floats:
 
 def _averaged(tried: Sequence[_Mixture]) -> Floats:
     """Return the evidence-weighted mean of the posterior means."""
-    evidence = np.array([one.evidence for one in tried])
+    evidence = np.array([mixture.evidence for mixture in tried])
     shares = np.exp((evidence - evidence.max()) / SLOWNESS)
     shares[shares < LEAST_SHARE] = 0.0
     shares /= shares.sum()
-    return np.asarray(sum(share * one.means for share, one in zip(shares, tried, strict=True) if share > 0))
+    return np.asarray(sum(share * mixture.means for share, mixture in zip(shares, tried, strict=True) if share > 0))
 
 
 def _counts(values: Floats, deviation: float) -> Components:
     """Return a grid of counts."""
-    most = max(float(values.max()), 2.0) + deviation
-    grid = np.concatenate([[0.0], np.geomspace(min(1.0, most / 4), most, COUNT_STEPS - 1)])
+    largest = max(float(values.max()), 2.0) + deviation
+    grid = np.concatenate([[0.0], np.geomspace(min(1.0, largest / 4), largest, COUNT_STEPS - 1)])
     return Components(grid, np.maximum(np.gradient(grid) * 0.6, 0.5))
 
 

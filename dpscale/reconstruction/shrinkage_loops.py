@@ -244,9 +244,9 @@ def estimate(
         expected, total, root = max(reference[cell], 1e-6), 0.0, 0.0
         for part in range(parts):
             center, width = expected * ratios[part], expected * widths[part]
-            left = center + (1 - noise / (noise + width * width)) * (values[cell] - center)
+            mean = center + (1 - noise / (noise + width * width)) * (values[cell] - center)  # posterior, in this part
             chances[part] = likelihood[cell, part] * weights[part]
-            rooted[part] = chances[part] * sqrt(left if left > 0.0 else 0.0)
+            rooted[part] = chances[part] * sqrt(mean if mean > 0.0 else 0.0)
 
         for part in range(parts):
             total += chances[part]

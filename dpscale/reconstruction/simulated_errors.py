@@ -252,7 +252,7 @@ class Calibration:
 
 
 def weighted(weights: Sequence[Floats | float], parts: Iterable[Floats | float]) -> Floats:
-    """Return the larger one of the first two components with their weights, plus the others."""
+    """Return the larger one of the first two components with their weights, plus the others with theirs."""
     spread, hidden, *others = zip(weights, parts, strict=True)
     total = np.maximum(spread[0] * spread[1], hidden[0] * hidden[1])
     for weight, part in others:
@@ -410,6 +410,7 @@ class SimulatedErrors:
         return self._components(names, lambda cells: cells, rest, 1.0, self._cell_spread if grouped else None)
 
     def _product_components(self, part: WorkloadPart, names: AttributeSet) -> ErrorComponents | tuple[int, ...]:
+        """Return the components of the answers to product queries; only the answers' shape if they are too many."""
         if all(family.is_identity for family in part.families(names)):
             return self.cell_components(names)
 
@@ -458,6 +459,10 @@ class SimulatedErrors:
         return ErrorComponents(kind, noise, chance, hidden, completion, association**2, reach)
 
     def _spread(self, names: AttributeSet, answers: Answers, expected: Floats) -> Floats:
+        """Return the mean squared departure of the replicas' answers from the expected ones.
+
+        Replicas are models of simulated measurements; few of them are corrected for.
+        """
         spread = np.zeros_like(expected)
         for replica in self.replicas:
             spread += (answers(replica.marginal(names)) - expected) ** 2
@@ -479,6 +484,7 @@ class SimulatedErrors:
         return np.asarray(relative)
 
     def _spread_of_groups(self, names: AttributeSet, table: Floats) -> Floats:
+        """Return the mean squared departure of the replicas' tables over groups from a table."""
         spread = np.zeros_like(table)
         for replica in self.replicas:
             spread += (replica.coarse_marginal(names) - table) ** 2
@@ -536,14 +542,17 @@ def simulate_errors(
     drawn = list(each(build, [(seed, draw) for draw in range(draws)]))
     replicas = tuple(replica for replica, _ in drawn)
     tables = {names: base.coarse_marginal(names) for names in pairs}
-    spread = sum(float(((_tables(replica, some) - own) ** 2).sum())
-                 for some, own in stacks(pairs, tables) for replica in replicas) / draws  # fmt: skip
+    squares = 0.0
+    for sets, stacked in stacks(pairs, tables):  # sets of equal shape are computed together
+        for replica in replicas:
+            squares += float(((_tables(replica, sets) - stacked) ** 2).sum())
+    spread = squares / draws
     excess = _squared_departure(base, residuals) - float(np.mean([departure for _, departure in drawn]))
     widening = 1 + max(excess, 0.0) / max(spread, LEAST)
     departures = Departures.of(base, residuals)
     shares = dict[AttributeSet, float]()
-    for some, own in stacks(pairs, tables):
-        shares.update(zip(some, _detected_shares(departures, own, map(residuals.precision, some)), strict=True))
+    for sets, stacked in stacks(pairs, tables):
+        shares.update(zip(sets, _detected_shares(departures, stacked, map(residuals.precision, sets)), strict=True))
     known = {names: shares[names] for names in pairs}
 
     return SimulatedErrors(base if released is None else released, base, replicas, known, widening, departures)
@@ -615,10 +624,10 @@ def _with_noise(random: np.random.Generator, residuals: Residuals) -> dict[Attri
         starts[names], end = end, end + residual.size
     drawn, values = random.standard_normal(end), dict.fromkeys(residuals.values, NOTHING)
 
-    for some, own in stacks(residuals.values, residuals.values):
-        first = np.array([starts[names] for names in some])
-        deviations = np.array([residuals.precisions[names] ** -0.5 for names in some])
-        noise = drawn[first[:, None] + np.arange(own[0].size)] * deviations[:, None]
-        values.update(zip(some, own + center(noise.reshape(own.shape), range(1, own.ndim)), strict=True))
+    for sets, stacked in stacks(residuals.values, residuals.values):
+        first = np.array([starts[names] for names in sets])
+        deviations = np.array([residuals.precisions[names] ** -0.5 for names in sets])
+        noise = drawn[first[:, None] + np.arange(stacked[0].size)] * deviations[:, None]
+        values.update(zip(sets, stacked + center(noise.reshape(stacked.shape), range(1, stacked.ndim)), strict=True))
 
     return values

@@ -72,28 +72,28 @@ class TreeEstimates(LeastSquaresEstimates):
             Over the cells of these attributes.
         """
         split = self.trees.check_spanned(self.plan.domain.ordered((level, *attributes)))
-        own = next(hierarchy.leaf for hierarchy in self.trees.hierarchies if level in hierarchy.names)
-        rest, estimate, variance = split_levels((), attributes), 0.0, 0.0
+        leaf = next(hierarchy.leaf for hierarchy in self.trees.hierarchies if level in hierarchy.names)
+        other_attributes, estimate, variance = split_levels((), attributes), 0.0, 0.0
 
         for residual in self.trees.known_inside(split):
-            part = self.trees.piece(rest, residual, query)
-            by_node = weights @ self._node_table(split, residual, own)[nodes]
+            part = self.trees.piece(other_attributes, residual, query)
+            by_node = weights @ self._node_table(split, residual, leaf)[nodes]
             estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
 
         for residual, block in self.trees.inside(split):
-            part = self.trees.piece(rest, [name for name in residual if name != own], query)
-            table = self._node_table(split, residual, own)
-            if own in residual or own == self.trees.main:
-                tree = block.factors[own]
+            part = self.trees.piece(other_attributes, [name for name in residual if name != leaf], query)
+            table = self._node_table(split, residual, leaf)
+            if leaf in residual or leaf == self.trees.main:
+                tree = block.factors[leaf]
                 assert isinstance(tree, TreeFactor)
-                spread = tree.sparse_variance(nodes, weights, split.levels[own])
+                spread = tree.sparse_variance(nodes, weights, split.levels[leaf])
                 by_node = weights @ table[nodes]
             else:
-                total = float(weights @ self.trees.profile(own, split.levels[own], 0, residual)[nodes])
+                total = float(weights @ self.trees.profile(leaf, split.levels[leaf], 0, residual)[nodes])
                 spread, by_node = total**2, total * table[0]
 
             estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
-            variance += spread * self.trees.partial_variance(split, residual, block, rest, part)
+            variance += spread * self.trees.partial_variance(split, residual, block, other_attributes, part)
 
         return estimate, math.sqrt(max(variance, 0.0))
 
@@ -115,6 +115,7 @@ class TreeEstimates(LeastSquaresEstimates):
         return factor.misfit(self._read(block.index) / deviation, known / deviation)
 
     def group_variance(self, subset: AttributeSet, groups: Mapping[str, Groups]) -> float:
+        """Return the mean variance of the sums over groups of a residual's cells; 0 if it is public."""
         split = split_levels(self.trees.hierarchies, subset)
         if self.trees.is_known(split, self.trees.key_of(subset)):
             return 0.0
@@ -122,11 +123,11 @@ class TreeEstimates(LeastSquaresEstimates):
         block = self.trees.by_residual[self.trees.key([name for name in split.axes if name != self.trees.main])]
         names, total = dict(zip(split.axes, subset, strict=True)), block.scale
         for leaf, factor in block.factors.items():
-            own = groups.get(names.get(leaf, ""))
+            grouping = groups.get(names.get(leaf, ""))
             if isinstance(factor, TreeFactor):
-                total *= _mean_variance(factor, split.levels.get(leaf, 0), own)
+                total *= _mean_variance(factor, split.levels.get(leaf, 0), grouping)
             else:
-                total *= grouped_variance(factor, own)
+                total *= grouped_variance(factor, grouping)
 
         return total
 

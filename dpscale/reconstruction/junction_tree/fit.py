@@ -92,6 +92,7 @@ class Observed:
         return float(value), 1 / (length * self.variance)
 
     def _matrices(self) -> list[Floats]:
+        """Return the matrix K of each axis as an array, (rows, groups); of a joint measurement the only one."""
         if self.joint:
             return [_explicit(self.operators[0], 0)]
         return [
@@ -142,11 +143,11 @@ def _summing(operator: Floats) -> Floats | None:
 
 
 def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
-    """Return groups as runs of finer groups."""
-    return [
-        Groups(other.count, tuple(np.searchsorted(other.starts, one.starts).tolist()))
-        for one, other in zip(coarse, fine, strict=True)
-    ]
+    """Return groups as runs of finer groups: for each group of `coarse` the first of the groups of `fine` in it."""
+    runs = []
+    for larger, smaller in zip(coarse, fine, strict=True):
+        runs.append(Groups(smaller.count, tuple(np.searchsorted(smaller.starts, larger.starts).tolist())))
+    return runs
 
 
 def total_of(observed: Iterable[Observed]) -> float:
@@ -219,16 +220,19 @@ def fit(
     rules : sequence of DomainConstraint
         Rules whose impossible cells have no records, where a measured set contains all their attributes.
     """
-    problem = _Problem(sizes, [one for one in observed if one.attributes], total or total_of(observed), tuple(rules))
+    measured = [measurement for measurement in observed if measurement.attributes]
+    problem = _Problem(sizes, measured, total or total_of(observed), tuple(rules))
     potentials = problem.potentials(start)
-    (gap, loss), tau, stalled = problem.gap(potentials), options.first * problem.curvature, 0
-    best = potentials
+    gap, loss = problem.gap(potentials)
+    best, tau, stalled = potentials, options.first * problem.curvature, 0
 
     while gap > options.close and stalled < options.patience:
         potentials = problem.step(potentials, tau, options.inner)
-        (bound, found), tau = problem.gap(potentials), max(tau * options.falling, options.least * problem.curvature)
-        stalled = stalled + 1 if found > loss - options.close else 0
-        best, loss = (potentials, found) if found < loss else (best, loss)
+        bound, new_loss = problem.gap(potentials)
+        tau = max(tau * options.falling, options.least * problem.curvature)
+        stalled = stalled + 1 if new_loss > loss - options.close else 0
+        if new_loss < loss:
+            best, loss = potentials, new_loss
         gap = min(gap, bound)
 
     return problem.model(best, gap)
@@ -276,16 +280,19 @@ class _Problem:
         return self.total * max(one.column / one.variance for one in self.observed)
 
     def potentials(self, start: GraphicalModel | None) -> Parts:
-        found: Parts = {names: np.zeros(self.tree.shape(names)) for names in self.sets}
-        found |= {(name,): self._initial_cells(name) for name in self.sizes}
+        """Return the potentials from which the fit starts: of another model, or those of independent attributes."""
+        potentials: Parts = {names: np.zeros(self.tree.shape(names)) for names in self.sets}
+        potentials |= {(name,): self._initial_cells(name) for name in self.sizes}
         if start is not None:
-            found |= {(name,): table for name, table in start.cells.items() if name in self.sizes}
-            found |= {names: table for names, table in start.factors.items()
-                      if names in found and table.shape == found[names].shape}  # fmt: skip
+            potentials |= {(name,): table for name, table in start.cells.items() if name in self.sizes}
+            potentials |= {names: table for names, table in start.factors.items()
+                      if names in potentials and table.shape == potentials[names].shape}  # fmt: skip
         for names in self.sets:
             if constraints_on(self.rules, names):  # a step scales cells, so that impossible ones stay empty
-                found[names] = np.where(coarse_possible(self.rules, names, self.groups), found[names], IMPOSSIBLE)
-        return found
+                potentials[names] = np.where(
+                    coarse_possible(self.rules, names, self.groups), potentials[names], IMPOSSIBLE
+                )
+        return potentials
 
     def _initial_cells(self, name: str) -> Floats:
         """Return the initial potential of an attribute: the logarithm of its measured cells, or zero."""
@@ -326,18 +333,22 @@ class _Problem:
 
     def apply_transpose(self, scaled: Sequence[Floats]) -> Parts:
         """Return Σ Kᵀ s/σ on every table."""
-        found: Parts = {}
+        sums: Parts = {}
         for one, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
             contribution = one.apply_transpose(values * scale, runs)
-            found[one.attributes] = found[one.attributes] + contribution if one.attributes in found else contribution
-        return found
+            sums[one.attributes] = sums[one.attributes] + contribution if one.attributes in sums else contribution
+        return sums
 
     def gap(self, potentials: Parts) -> tuple[float, float]:
-        """Return an upper bound of L(μ) − min L, and L(μ)."""
+        """Return an upper bound of L(μ) − min L, and L(μ), at the counts μ of the potentials.
+
+        L is convex, so with its slope g the gap is at most gᵀμ − min over all tables of gᵀν. The minimum is at a table
+        with all records in one cell, which messages of maxima find.
+        """
         counts, _ = self.marginals(potentials)
         deviations = self.deviations(counts)
         slope = self.apply_transpose(deviations)
-        here = sum(float((table * counts[names]).sum()) for names, table in slope.items())
+        at_counts = sum(float((table * counts[names]).sum()) for names, table in slope.items())
         tables = {names: -table for names, table in slope.items()}
 
         for name in self.sizes:
@@ -345,15 +356,15 @@ class _Problem:
                 tables[name,] = np.maximum.reduceat(tables[name,], self.groups[name].starts)
 
         _, best = collect_messages(self.tree, assign_factors(self.tree, tables, self.clique_numbers), largest)
-        return max(here + self.total * float(best), 0.0), sum(
-            float((deviation**2).sum()) for deviation in deviations
-        ) / 2
+        loss = sum(float((deviation**2).sum()) for deviation in deviations) / 2
+        return max(at_counts + self.total * float(best), 0.0), loss
 
     def step(self, potentials: Parts, tau: float, inner: int) -> Parts:
         """Return the potentials after one step of mirror descent, the maximum of the dual."""
         ends = np.cumsum([one.values.size for one in self.observed])
 
         def moved(scaled: Floats) -> Parts:
+            """Return the potentials minus Kᵀ s/σ for a vector s over all measured values."""
             pieces = np.split(scaled, ends[:-1])
             shaped = [piece.reshape(one.values.shape) for piece, one in zip(pieces, self.observed, strict=True)]
             contribution = self.apply_transpose(shaped)
@@ -365,6 +376,7 @@ class _Problem:
         measured = np.concatenate([(one.values / math.sqrt(one.variance)).reshape(-1) for one in self.observed])
 
         def dual(scaled: Floats) -> tuple[float, Floats]:
+            """Return the negative dual function of the step and its slope."""
             counts, log_total = self.marginals(moved(scaled))
             slope = tau * scaled - np.concatenate([one.reshape(-1) for one in self.deviations(counts)])
             return self.total * (log_total - level) + float(scaled @ measured) + tau / 2 * float(scaled @ scaled), slope

@@ -209,21 +209,22 @@ class GraphicalModel:
             raise PlanError("graphical", f"cliques with {cells:,} cells together", f"at most {most_cells:,} cells",
                             "query the release itself, whose model has groups of cells")  # fmt: skip
 
-        found = []
+        conditionals = []
         for clique, shared in zip(self.tree.cliques, self.tree.separators, strict=True):
             table, known = self.marginal(clique) / self.total, shared
             for name in clique:
                 if name in shared:
                     continue
-                family = tuple(one for one in clique if one == name or one in known)
-                own = np.moveaxis(table.sum(axis=others(clique, family)), family.index(name), 0)
-                below = own.sum(axis=0, keepdims=True)
-                values = np.divide(own, below, out=np.full(own.shape, 1 / len(own)), where=below > 0)
-                parents = tuple(one for one in family if one != name)
-                found.append(Conditional(name, parents, values))
+                family = tuple(other for other in clique if other == name or other in known)
+                joint = np.moveaxis(table.sum(axis=others(clique, family)), family.index(name), 0)
+                of_parents = joint.sum(axis=0, keepdims=True)
+                uniform = np.full(joint.shape, 1 / len(joint))  # where the parents have probability 0
+                values = np.divide(joint, of_parents, out=uniform, where=of_parents > 0)
+                parents = tuple(other for other in family if other != name)
+                conditionals.append(Conditional(name, parents, values))
                 known = (*known, name)
 
-        return found
+        return conditionals
 
     def to_bif(self, labels: Labels | None = None) -> str:
         """Return the Bayesian network in the Bayesian Interchange Format.
@@ -248,6 +249,7 @@ class GraphicalModel:
         return "\n".join([*lines, ""])
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
+        """Return names in the model's order. Raises JobError for an unknown one."""
         for name in names:
             if name not in self.cells:
                 raise JobError("attributes", f"{name!r}", ", ".join(self.cells), nearest(name, list(self.cells)))
@@ -261,15 +263,27 @@ def calibrate(
     factors: Mapping[AttributeSet, Floats],
     cells: Mapping[str, Floats],
 ) -> Calibrated:
-    """Return all probabilities, by one message passing."""
+    """Return all probabilities, by one message passing.
+
+    Parameters
+    ----------
+    tree : JunctionTree
+    clique_numbers : mapping of AttributeSet to int
+        A clique that contains each set of `factors` and each single attribute.
+    groups : mapping of str to Groups
+    factors : mapping of AttributeSet to ndarray
+        Potentials (logarithms) over groups.
+    cells : mapping of str to ndarray
+        Potentials over the cells of each attribute.
+    """
     sums: dict[AttributeSet, Floats] = {}
     within: dict[str, Floats] = {}
     for name, table in cells.items():
-        most = table.max()
-        weights = np.exp(table - most)
+        largest = table.max()
+        weights = np.exp(table - largest)
         of_group = coarsened(weights, [groups[name]])
         with np.errstate(divide="ignore"):
-            sums[name,] = np.maximum(np.log(of_group), IMPOSSIBLE) + most
+            sums[name,] = np.maximum(np.log(of_group), IMPOSSIBLE) + largest
         within[name] = weights / expanded(np.maximum(of_group, np.finfo(float).tiny), [groups[name]])
 
     cliques, log_total = calibrate_cliques(tree, assign_factors(tree, {**factors, **sums}, clique_numbers))
@@ -315,10 +329,10 @@ def _bayesian_network(tables: Sequence[Conditional], states: Mapping[str, list[A
         family = (table.name, *table.parents)
         network.add_edges_from([(parent, table.name) for parent in table.parents])
         values, sizes = table.values.reshape(len(table.values), -1), list(table.values.shape[1:])
-        own = {name: states[name] for name in family}
+        names_of_cells = {name: states[name] for name in family}
         network.add_cpds(
             factors.TabularCPD(
-                table.name, len(values), values, list(table.parents) or None, sizes or None, state_names=own
+                table.name, len(values), values, list(table.parents) or None, sizes or None, state_names=names_of_cells
             )
         )
 
@@ -365,10 +379,12 @@ def to_pgmpy(
                             "query the model itself, which uses groups of cells")  # fmt: skip
 
         table = law(clique)
-        below = table.sum(axis=others(clique, tree.separators[index]), keepdims=True)
-        values = np.divide(table, below, out=np.zeros_like(table), where=below > 0)
+        of_separator = table.sum(axis=others(clique, tree.separators[index]), keepdims=True)
+        values = np.divide(table, of_separator, out=np.zeros_like(table), where=of_separator > 0)
         network.add_edges_from(combinations(clique, 2))
-        own = {} if states is None else {"state_names": {name: states[name] for name in clique}}
-        network.add_factors(factors.DiscreteFactor(list(clique), [sizes[name] for name in clique], values, **own))
+        names_of_cells = {} if states is None else {"state_names": {name: states[name] for name in clique}}
+        network.add_factors(
+            factors.DiscreteFactor(list(clique), [sizes[name] for name in clique], values, **names_of_cells)
+        )
 
     return network

@@ -81,11 +81,10 @@ def junction_tree(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> Jun
         for name in names:
             graph[name].update(other for other in names if other != name)
 
-    found = min(
-        (_cliques(sizes, graph, price) for price in (_fill(sizes), _weight(sizes))),
-        key=lambda cliques: sum(cells_of(sizes, clique) for clique in cliques),
-    )
-    return _spanning(sizes, found)
+    # the smaller result of two orders of elimination
+    eliminations = [_cliques(sizes, graph, price) for price in (_fill(sizes), _weight(sizes))]
+    cliques = min(eliminations, key=lambda cliques: sum(cells_of(sizes, clique) for clique in cliques))
+    return _spanning(sizes, cliques)
 
 
 def model_cells(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> int:
@@ -97,6 +96,7 @@ def _fill(sizes: Mapping[str, int]) -> Price:
     """Return a price: the cells of new neighbours' tables, then those of the clique."""
 
     def price(graph: Neighbours, name: str) -> tuple[float, float]:
+        """Return the cells of the pairs that eliminating an attribute joins, and then those of its clique."""
         neighbours = sorted(graph[name])
         new = sum(
             sizes[a] * sizes[b] for i, a in enumerate(neighbours) for b in neighbours[i + 1 :] if b not in graph[a]
@@ -112,7 +112,10 @@ def _weight(sizes: Mapping[str, int]) -> Price:
 
 
 def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[AttributeSet]:
-    """Return the maximal cliques of an elimination."""
+    """Return the maximal cliques of an elimination: attributes are removed, the one of least price first.
+
+    An attribute and its neighbours are a clique; when it is removed, its neighbours are joined with each other.
+    """
     graph = {name: set(neighbours) for name, neighbours in given.items()}
     maximal: list[frozenset[str]] = []
     prices = {name: price(graph, name) for name in graph}
@@ -122,14 +125,14 @@ def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[
         neighbours = graph.pop(name)
         if not any({name, *neighbours} <= clique for clique in maximal):
             maximal.append(frozenset({name, *neighbours}))
-        near = set(neighbours)
+        changed = set(neighbours)
 
         for neighbour in neighbours:
             graph[neighbour] |= neighbours - {neighbour}
             graph[neighbour].discard(name)
-            near |= graph[neighbour]
+            changed |= graph[neighbour]
 
-        prices.update({one: price(graph, one) for one in near})
+        prices.update({changed_name: price(graph, changed_name) for changed_name in changed})
 
     return [tuple(name for name in sizes if name in clique) for clique in maximal]
 
@@ -138,16 +141,19 @@ def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> Junc
     """Return a tree of largest separators (Prim's algorithm), starting from the largest clique."""
     remaining = sorted(cliques, key=lambda clique: -cells_of(sizes, clique))
     ordered, parents = remaining[:1], [-1] if remaining else []
-    nearest = [(len(set(one) & set(ordered[0])), 0) for one in remaining[1:]]
+    # of each remaining clique, the size of its largest separator and the number of the clique in the tree
+    nearest = [(len(set(clique) & set(ordered[0])), 0) for clique in remaining[1:]]
     remaining = remaining[1:]
 
     while remaining:
         best = max(range(len(remaining)), key=lambda i: (nearest[i][0], -i))
-        one = remaining.pop(best)
-        parents.append(nearest.pop(best)[1])
-        ordered.append(one)
+        chosen = remaining.pop(best)
+        _, parent = nearest.pop(best)
+        parents.append(parent)
+        ordered.append(chosen)
         for i, other in enumerate(remaining):
-            if (shared := len(set(one) & set(other))) > nearest[i][0]:
+            shared = len(set(chosen) & set(other))
+            if shared > nearest[i][0]:
                 nearest[i] = (shared, len(ordered) - 1)
 
     return JunctionTree(dict(sizes), tuple(ordered), tuple(parents))
@@ -255,6 +261,7 @@ def _joining(tree: JunctionTree, some: set[int]) -> set[int]:
 
 
 def _upwards(tree: JunctionTree, index: int) -> list[int]:
+    """Return a clique and all cliques above it, up to the root."""
     path = [index]
     while tree.parents[path[-1]] >= 0:
         path.append(tree.parents[path[-1]])
@@ -268,8 +275,8 @@ def _own(tree: JunctionTree, cliques: Sequence[Floats], index: int, shared: Attr
     relevant = {*wanted, *shared, *(name for names, _ in received for name in names)}
     subset = tuple(name for name in clique if name in relevant)
     table = cliques[index].sum(axis=others(clique, subset))
-    below = table.sum(axis=others(subset, shared), keepdims=True)
-    return subset, np.divide(table, below, out=np.zeros_like(table), where=below > 0) if shared else table
+    of_shared = table.sum(axis=others(subset, shared), keepdims=True)
+    return subset, np.divide(table, of_shared, out=np.zeros_like(table), where=of_shared > 0) if shared else table
 
 
 def _product(tables: Sequence[Labelled], subset: AttributeSet) -> Labelled:

@@ -57,17 +57,19 @@ def consistent_pairs(
 
     parts = [(number, rows) for number, rows in enumerate(np.split(pairwise.rows, ends[1:-1]))]
     alone = replace(pairwise, rows=pairwise.rows[:0])
-    found = list(each(partial(_sweep_population, alone, release), parts))
-    halves = [np.mean(found[start::2], axis=0) for start in (0, 1)]
+    populations = list(each(partial(_sweep_population, alone, release), parts))
+    halves = [np.mean(populations[start::2], axis=0) for start in (0, 1)]
 
     tables = dict(model.tables)
     for i, j in layout.pairs:
         if not targets.known[i, j]:
             continue
         shares, ones = layout.of(targets.shares, i, j), [layout.one(targets.ones, k) for k in (i, j)]
-        one, other = (layout.of(half, i, j) - shares for half in halves)
-        moved = np.maximum(shares + _agreement(one, other, np.multiply.outer(*ones)) * (one + other) / 2, LEAST)
-        fit_pair(moved, *(np.ascontiguousarray(each_way) for each_way in ones), FIT_ROUNDS, FIT_TOLERANCE)
+        # the departure that two halves of the populations agree on, which sampling noise alone would not show
+        first, second = (layout.of(half, i, j) - shares for half in halves)
+        agreed = _agreement(first, second, np.multiply.outer(*ones)) * (first + second) / 2
+        moved = np.maximum(shares + agreed, LEAST)
+        fit_pair(moved, *map(np.ascontiguousarray, ones), FIT_ROUNDS, FIT_TOLERANCE)
         names = layout.names[i], layout.names[j]
         tables[names] = model.impose_rules(names, moved * model.total)
 
@@ -77,8 +79,8 @@ def consistent_pairs(
 def _agreement(one: Floats, other: Floats, alone: Floats) -> float:
     """Return the share of the mean of two departures that both have, between 0 and 1, in whole steps."""
     weight = 1 / np.maximum(alone, LEAST)
-    whole = float((weight * ((one + other) / 2) ** 2).sum())
-    share = float((weight * one * other).sum()) / max(whole, LEAST)
+    of_mean = float((weight * ((one + other) / 2) ** 2).sum())
+    share = float((weight * one * other).sum()) / max(of_mean, LEAST)
     return round(min(max(share, 0.0), 1.0) / STEP) * STEP
 
 

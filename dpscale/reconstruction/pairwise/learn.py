@@ -165,12 +165,13 @@ def _rounded(shares: Floats) -> Floats:
 
 
 def _layout(model: LowOrder, memory: int) -> PairLayout:
+    """Return the layout of the pairs that fit into a memory, in bytes: measured and small ones come first."""
     names = tuple(model.ones)
     sizes = np.array([model.groups[name].count for name in names], np.int64)
-    used, left = np.zeros((len(names), len(names)), np.bool_), memory // BYTES_A_CELL
+    used, cells_left = np.zeros((len(names), len(names)), np.bool_), memory // BYTES_A_CELL
     for i, j in sorted(combinations(range(len(names)), 2), key=lambda pair: _order(model, names, sizes, pair)):
-        left -= int(sizes[i] * sizes[j])
-        used[i, j] = used[j, i] = left >= 0
+        cells_left -= int(sizes[i] * sizes[j])
+        used[i, j] = used[j, i] = cells_left >= 0
     return PairLayout(names, sizes, used)
 
 
@@ -344,15 +345,15 @@ def learn(
         Parallel map.
     """
     parts = np.diff(population_ends(count)).tolist()
-    found = list(each(partial(_learn_population, targets, release, start), list(enumerate(parts))))
-    sampled = np.sum([one.sampled for one in found], axis=0) / (LAST_SWEEPS // 2 * count)
-    theta = np.mean([one.theta for one in found], axis=0)
+    populations = list(each(partial(_learn_population, targets, release, start), list(enumerate(parts))))
+    sampled = np.sum([population.sampled for population in populations], axis=0) / (LAST_SWEEPS // 2 * count)
+    theta = np.mean([population.theta for population in populations], axis=0)
     shares = np.where(
         targets.layout.within(targets.known),
         targets.shares,
         (1 - CHAIN_SHARE) * _shrunk_target(targets, *sampled) + CHAIN_SHARE * targets.shares,
     )
-    rows = np.concatenate([one.rows for one in found])
+    rows = np.concatenate([population.rows for population in populations])
 
     return PairwiseModel(_fitted(replace(targets, shares=shares)), theta, rows)
 
@@ -376,8 +377,10 @@ def _learn_population(targets: PairTargets, release: str, start: Start, part: tu
     for sweep, beta in enumerate(BETAS):
         sweeper.sweep(beta)
         sweeper.theta += np.where(measured, KAPPA * beta * (target_counts - sweeper.counts) / sweeper.scale, 0)
-        if (left := len(BETAS) - sweep) <= LAST_SWEEPS:
-            sampled[int(2 * left <= LAST_SWEEPS)] += sweeper.counts
+        sweeps_left = len(BETAS) - sweep
+        if sweeps_left <= LAST_SWEEPS:
+            half = int(2 * sweeps_left <= LAST_SWEEPS)
+            sampled[half] += sweeper.counts
 
     return Population(sweeper.theta, rows, sampled)
 
@@ -390,12 +393,11 @@ def _shrunk_target(targets: PairTargets, one: Floats, other: Floats) -> Floats:
     layout, mean = targets.layout, (one + other) / 2
     for i, j in layout.pairs:
         alone = np.multiply.outer(layout.one(targets.ones, i), layout.one(targets.ones, j))
-        halves, own = [layout.of(half, i, j) - alone for half in (one, other)], layout.of(mean, i, j)
-        weight = 1 / np.maximum(alone, LEAST)
-        agreement = float((weight * halves[0] * halves[1]).sum()) / max(
-            float((weight * (own - alone) ** 2).sum()), LEAST
-        )
-        own[:] = alone + round(min(max(agreement, 0.0), 1.0) / STEP) * STEP * (own - alone)
+        first, second = (layout.of(half, i, j) - alone for half in (one, other))
+        table, weight = layout.of(mean, i, j), 1 / np.maximum(alone, LEAST)
+        of_mean = float((weight * (table - alone) ** 2).sum())
+        agreement = float((weight * first * second).sum()) / max(of_mean, LEAST)
+        table[:] = alone + round(min(max(agreement, 0.0), 1.0) / STEP) * STEP * (table - alone)
 
     return mean
 

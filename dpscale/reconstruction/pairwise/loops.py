@@ -218,16 +218,16 @@ def sweep(
             size, old, pairs, sets = sizes[i], np.uint64(row[i]), near[i], around[i]
             for a in range(size):
                 logits[a] = alone[alone_at[i] + a]
-            own = np.float32(0)
+            correction = np.float32(0)
 
             for t in range(degrees[i]):
                 lines[t] = pairs[t, U1] + np.uint64(row[pairs[t, U0]]) * size
-                own += slopes[lines[t] + old]
+                correction += slopes[lines[t] + old]
 
             for t in range(sets_of[i]):
                 j, k = np.uint64(row[sets[t, U0]]), np.uint64(row[sets[t, U1]])
                 triple_lines[t] = sets[t, U2] + j * sets[t, U3] + k * sets[t, U4]
-                own += triples[triple_lines[t] + size + old]
+                correction += triples[triple_lines[t] + size + old]
 
             gather(weights, lines, degrees[i], size, logits)
             gather(triples, triple_lines, sets_of[i], size, logits)
@@ -237,11 +237,11 @@ def sweep(
                 for entry in range(U2, np.uint64(wide_around.shape[2]), U2):
                     at += np.uint64(row[wide_around[i, t, entry]]) * wide_around[i, t, entry + U1]
                 wide_at[t] = at
-                own += wide_slopes[at + old * stride]
+                correction += wide_slopes[at + old * stride]
                 for a in range(size):
                     logits[a] += wide[at + a * stride]
 
-            logits[old] += own
+            logits[old] += correction
             new = np.uint64(sample_index(logits, np.int64(size), buffer, state))
 
             if new != old:

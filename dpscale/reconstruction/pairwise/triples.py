@@ -27,13 +27,13 @@ ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
 
 def missing_triples(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
     """Return the triples inside wanted sets that have no table, in the model's order; none if they are too many."""
-    place, found = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
-    for one in sets:
-        found.update(combinations(sorted(one, key=place.__getitem__), 3))
-        if len(found) > MOST_SETS + len(model.tables):
+    place, triples = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
+    for wanted_set in sets:
+        triples.update(combinations(sorted(wanted_set, key=place.__getitem__), 3))
+        if len(triples) > MOST_SETS + len(model.tables):
             return []
 
-    missing = found - model.tables.keys()
+    missing = triples - model.tables.keys()
     few = len(missing) <= MOST_SETS and sum(model.cells(names) for names in missing) <= MOST_CELLS
     return sorted(missing, key=lambda names: [place[name] for name in names]) if few else []
 
@@ -51,7 +51,7 @@ def add_triples(
     measured_departures = [(_departure(by_pairs, sampled, names), model.tables[names]) for names in measured]
     share = _departure_share(measured_departures)
     implied = {names: _departure(by_pairs, sampled, names) for names in sets} if share else {}
-    tables = {names: one.expected + share * one.by for names, one in implied.items()}
+    tables = {names: departure.expected + share * departure.by for names, departure in implied.items()}
 
     return replace(model, tables={**model.tables, **tables})
 
@@ -113,9 +113,14 @@ def _sample_population(
         columns = np.ascontiguousarray(sweeper.rows.T)
         for half, place in enumerate((slice(len(rows) // 2), slice(len(rows) // 2, None))):
             for index, first, end in zip(indices, starts, starts[1:], strict=False):
-                one, second, third = (columns[i, place] for i in index)
+                first_column, second_column, third_column = (columns[i, place] for i in index)
                 count_triple(
-                    one, second, third, layout.sizes[index[1]], layout.sizes[index[2]], counts[half, first:end]
+                    first_column,
+                    second_column,
+                    third_column,
+                    layout.sizes[index[1]],
+                    layout.sizes[index[2]],
+                    counts[half, first:end],
                 )
 
     return counts
@@ -131,9 +136,9 @@ def _departure(by_pairs: LowOrder, sampled: HalfShares, names: AttributeSet) -> 
     """Return α ((s + t)/2 − p) of a set."""
     expected = by_pairs.coarse_marginal(names)
     margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
-    one, other = (_fit_triples(half, expected, margins) - expected for half in sampled[names])
-    mean, weight = (one + other) / 2, 1 / np.maximum(expected, 1)
-    agreement = float((weight * one * other).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
+    first, second = (_fit_triples(half, expected, margins) - expected for half in sampled[names])
+    mean, weight = (first + second) / 2, 1 / np.maximum(expected, 1)
+    agreement = float((weight * first * second).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
     return Departure(expected, min(max(agreement, 0.0), 1.0) * mean)
 
 
@@ -144,14 +149,17 @@ def _fit_triples(shares: Floats, expected: Floats, margins: Sequence[Margin]) ->
 
 
 def _departure_share(measured_departures: Sequence[tuple[Departure, Floats]]) -> float:
-    """Return 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error."""
+    """Return which share of the model's departures from the pairs to take, between 0 and 1.
+
+    It is 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error.
+    """
     if len(measured_departures) < FEW:
         return 1.0
 
-    along = np.array([((table - one.expected) * one.by).sum() for one, table in measured_departures])
-    squares = np.array([(one.by**2).sum() for one, _ in measured_departures])
-    whole = max(float(squares.sum()), LEAST_TRIPLE)
-    slope = float(along.sum()) / whole
-    error = math.sqrt(((along - slope * squares) ** 2).sum()) / whole
+    along = np.array([((table - departure.expected) * departure.by).sum() for departure, table in measured_departures])
+    squares = np.array([(departure.by**2).sum() for departure, _ in measured_departures])
+    total_square = max(float(squares.sum()), LEAST_TRIPLE)
+    slope = float(along.sum()) / total_square
+    error = math.sqrt(((along - slope * squares) ** 2).sum()) / total_square
 
     return min(max(2 * (slope - error) - 1, 0.0), 1.0)
