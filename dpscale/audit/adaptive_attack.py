@@ -96,16 +96,16 @@ def worst_pair(mu: float = MU) -> Pair:
     """Return a table in which mostly a = b and a ≠ c, and the table with one more unit, all at (0, 0, 0).
 
     A few records of the first table make the scores of its two pairs differ by as much as those of the second, in the
-    other direction.
+    other direction. `mu` is the μ of the Gaussian DP that the plan of the mechanism spends.
     """
     alike = np.array([[LINKED, 1 - LINKED], [1 - LINKED, LINKED]])
-    one = np.rint(RECORDS / 2 * alike[:, :, None] * alike[:, None, ::-1]).astype(np.int64)
-    one += np.array([[[0, -25], [0, 25]], [[25, 0], [-25, 0]]])
-    other = one.copy()
-    other[0, 0, 0] += UNIT_ROWS
+    first = np.rint(RECORDS / 2 * alike[:, :, None] * alike[:, None, ::-1]).astype(np.int64)
+    first += np.array([[[0, -25], [0, 25]], [[25, 0], [-25, 0]]])
+    second = first.copy()
+    second[0, 0, 0] += UNIT_ROWS
     workload = Workload(Domain(SIZES)).add(MARGINAL.name, attributes=TARGETS)
     problem = PlanningProblem(workload, Budget(GAUSSIAN, mu**2), UNIT_ROWS)
-    return Pair(plan(problem, Options()), (one, other))
+    return Pair(plan(problem, Options()), (first, second))
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ class Transcript:
 
 
 def first_selection(pair: Pair, which: int, seed: int, factor: int = 1) -> tuple[float, Fraction]:
-    """Return the sign of the ratio of a run's first selection, and its cost.
+    """Return the sign (1 or −1) of the log likelihood ratio of a run's first selection, and the cost of the selection.
 
-    `factor` multiplies the scores (a planted fault).
+    `which` is 0 or 1, the table of the pair that is measured. `factor` multiplies the scores (a planted fault).
     """
-    secret, made = seeded_secret(seed), pair.plan
-    decision = made.first_decision()
-    state = made.rounds.start(_measure(pair, which, decision, secret, 1.0)[0])
+    secret, plan_of_pair = seeded_secret(seed), pair.plan
+    decision = plan_of_pair.first_decision()
+    state = plan_of_pair.rounds.start(_measure(pair, which, decision, secret, 1.0)[0])
     selection = state.selection
     assert selection is not None
     scores = [_scores(pair, table, state, selection) for table in (0, 1)]
@@ -139,12 +139,16 @@ def first_selection(pair: Pair, which: int, seed: int, factor: int = 1) -> tuple
 
 
 def transcript(pair: Pair, which: int, seed: int, scale: float = 1.0) -> Transcript:
-    """Run the mechanism on one of the tables and return its ratios; `scale` multiplies the noise (a planted fault)."""
-    secret, made = seeded_secret(seed), pair.plan
-    decision = made.first_decision()
+    """Run the mechanism on table `which` (0 or 1) of the pair and return its log likelihood ratios and its cost.
+
+    Selections and measurements alternate until the mechanism selects nothing more. `scale` multiplies the noise (a
+    planted fault).
+    """
+    secret, plan_of_pair = seeded_secret(seed), pair.plan
+    decision = plan_of_pair.first_decision()
     drawn, values = _measure(pair, which, decision, secret, scale)
     cost = sum((request.draw.cost for request in decision.requests), Fraction(0))
-    state = made.rounds.start(drawn)
+    state = plan_of_pair.rounds.start(drawn)
     selections: list[float] = []
     while (selection := state.selection) is not None:
         scores = [_scores(pair, table, state, selection) for table in (0, 1)]
@@ -160,7 +164,11 @@ def transcript(pair: Pair, which: int, seed: int, scale: float = 1.0) -> Transcr
 
 
 def _measure(pair: Pair, which: int, decision: AimDecision, secret: bytes, scale: float) -> tuple[list[Floats], float]:
-    """Return the released values of a decision on one table, and their log likelihood ratio."""
+    """Return the released values of a decision on table `which` (0 or 1), and their log likelihood ratio.
+
+    For Gaussian noise of variance v the ratio of table 1 to table 0 is Σ ((y − x_0)² − (y − x_1)²) / 2v, with released
+    values y and exact values x. `scale` multiplies the noise that is drawn, not the one in the ratio.
+    """
     drawn, ratio = [], 0.0
     for request in decision.requests:
         exact = [_exact(pair, table, request) for table in (0, 1)]
@@ -190,15 +198,19 @@ def _scores(pair: Pair, which: int, state: AimState, selection: AimSelection) ->
 
 
 def _selection_ratio(selection: AimSelection, scores: Sequence[Sequence[int]], chosen: Sequence[AttributeSet]) -> float:
-    """Return log P'(chosen) − log P(chosen) of draws without replacement."""
+    """Return log P'(chosen) − log P(chosen) of draws without replacement, P for table 0 and P' for table 1.
+
+    `scores` has the integer scores of all candidates for each table. The exponential mechanism draws in proportion to
+    exp(scale × score); a candidate that several rows of the list share is one event.
+    """
     if not chosen:
         return 0.0
     scale = float(scale_for(selection.beta, sensitivity(selection, UNIT_ROWS)))
     left, ratio = list(range(len(selection.candidates))), 0.0
     for names in chosen:
         same = [place for place in left if selection.candidates[place] == names]
-        for sign, own in zip((-1.0, 1.0), scores, strict=True):
-            logits = scale * np.array(own, dtype=np.float64)
+        for sign, table_scores in zip((-1.0, 1.0), scores, strict=True):
+            logits = scale * np.array(table_scores, dtype=np.float64)
             ratio += sign * (special.logsumexp(logits[same]) - special.logsumexp(logits[left]))
         left = left if not names else [place for place in left if place not in same]
     return ratio
@@ -261,6 +273,9 @@ CANARIES, GUESSED, CANARY_MU, CANARY_DELTA = 2000, 1000, 3.0, 1e-5
 def full_selftest(runs: float = 1.0) -> list[Check]:
     """Return (name, passed, detail) of each check; takes about twenty minutes on two cores.
 
+    `taken` and the other arrays have a row for each run: columns with ratios, costs or synthetic counts of the
+    outcome.
+
     Parameters
     ----------
     runs : float
@@ -277,18 +292,18 @@ def full_selftest(runs: float = 1.0) -> list[Check]:
         single = _on_both(pool, _single, math.ceil(ROWS_RUNS * runs))
         larger = _on_both(pool, partial(_single, added=LARGER), math.ceil(PLANTED_RUNS * runs))
         sharp = _on_both(pool, partial(_sign, factor=4), math.ceil(PLANTED_RUNS * runs))
-    measured = math.sqrt(max(float(one[:, 2].max()) for one in taken))
-    selected = math.sqrt(max(float(one[:, 1].max()) for one in chosen))
+    measured = math.sqrt(max(float(outcomes[:, 2].max()) for outcomes in taken))
+    selected = math.sqrt(max(float(outcomes[:, 1].max()) for outcomes in chosen))
     return [
-        attained("released output of aim-grem", [one[:, 0] for one in taken], MU),
-        attained("measured values of aim-grem", [one[:, 1] for one in taken], measured),
-        attained("first selected set of aim-grem", [one[:, 0] for one in chosen], selected),
-        attained("synthetic rows of aim-grem", _projected([one[:, 3:] for one in taken]), MU, ROWS_ATTAINED),
+        attained("released output of aim-grem", [outcomes[:, 0] for outcomes in taken], MU),
+        attained("measured values of aim-grem", [outcomes[:, 1] for outcomes in taken], measured),
+        attained("first selected set of aim-grem", [outcomes[:, 0] for outcomes in chosen], selected),
+        attained("synthetic rows of aim-grem", _projected([outcomes[:, 3:] for outcomes in taken]), MU, ROWS_ATTAINED),
         attained("synthetic rows of one attribute", _projected(single), MU),
-        _detected("planted: noise x 0.7 in aim-grem", [one[:, 0] for one in noisy], MU),
-        _detected("planted: rows with noise x 0.7", _projected([one[:, 3:] for one in noisy]), MU),
+        _detected("planted: noise x 0.7 in aim-grem", [outcomes[:, 0] for outcomes in noisy], MU),
+        _detected("planted: rows with noise x 0.7", _projected([outcomes[:, 3:] for outcomes in noisy]), MU),
         _detected("planted: rows of a larger unit", _projected(larger), MU),
-        _detected("planted: scores x 4 in aim-grem", [one[:, 0] for one in sharp], selected),
+        _detected("planted: scores x 4 in aim-grem", [outcomes[:, 0] for outcomes in sharp], selected),
         one_run(),
     ]
 
@@ -335,7 +350,11 @@ def _detected(name: str, samples: Sequence[Floats], claim: float) -> Check:
 
 
 def one_run(canaries: int = CANARIES, guessed: int = GUESSED, mu: float = CANARY_MU, seed: int = 0) -> Check:
-    """Return the one-run audit of the mechanism on one attribute with a cell for each canary."""
+    """Return the one-run audit of the mechanism on one attribute with a cell for each canary.
+
+    A fair coin decides for each canary whether its cell has one more record. The auditor guesses the coins of the
+    cells with the least and the greatest noisy counts; the number of right guesses bounds ε from below.
+    """
     coins = PublicStream("one-run audit", str(seed)).uniforms(canaries) < 0.5
     problem = PlanningProblem(
         Workload(Domain({"cell": canaries})).add(MARGINAL.name, degree=1), Budget(GAUSSIAN, mu**2)

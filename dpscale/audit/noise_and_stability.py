@@ -179,9 +179,13 @@ def faults(parts: Sequence[Floats], deviations: Sequence[float], pure: bool = Fa
 Tables = Iterable[Integers]
 
 
-def distance(case: Case, one: Integers, other: Integers) -> Fraction:
-    """Return Σ over blocks of |K x − K x'|² m² / (v − 8), or of |K x − K x'|₁ m / s, exactly."""
-    moved = case.release(one, seed=0) - case.release(other, seed=0)
+def distance(case: Case, first: Integers, second: Integers) -> Fraction:
+    """Return Σ over blocks of |K x − K x'|² m² / (v − 8), or of |K x − K x'|₁ m / s, exactly.
+
+    x and x' are the counts of the two tables, K the strategy of a block, m its multiplier, v or s its noise's variance
+    or scale; 8 of the variance is for smoothing. Under one seed the noise of two releases cancels.
+    """
+    moved = case.release(first, seed=0) - case.release(second, seed=0)
     total, start = Fraction(0), 0
     for block, draw in zip(case.plan.blocks, case.draws, strict=True):
         part = moved[start : start + math.prod(block.rows)]

@@ -82,8 +82,8 @@ def measured_tables(run: Run) -> Mapping[str, Any]:
 def _data(table: Any) -> dict[str, Any]:
     """Return the public description of the data of a table."""
     domain = table.domain
-    attributes = [{"name": one.name, "kind": one.kind, "cells": one.size} for one in domain.attributes
-                  if one.name not in domain.number_names]  # fmt: skip
+    attributes = [{"name": attribute.name, "kind": attribute.kind, "cells": attribute.size}
+                  for attribute in domain.attributes if attribute.name not in domain.number_names]  # fmt: skip
     return {"attributes": attributes, "numbers": sorted(domain.number_names), "filter": bool(table.job.data.where)}
 
 
@@ -94,8 +94,9 @@ def _mechanism(table: Any) -> dict[str, Any]:
 
 
 def _unit(run: Run) -> dict[str, Any]:
+    """Return the description of what one unit is, and of which tables are neighbours."""
     protects = run.protects
-    totals = [one for table in run.tables.values() for one in table.domain.public_totals]
+    totals = [total for table in run.tables.values() for total in table.domain.public_totals]
     relation = REPLACED if protects.relation == REPLACE else NEIGHBOURS
     return {"words": protects.words, "column": protects.unit, "table": protects.table, "period": protects.span,
             "rows_per_unit": protects.bound, "relation": protects.relation,

@@ -97,13 +97,18 @@ def _likelihood_ratio(case: Case, values: Floats, one: Integers, other: Integers
 def _statistics(
     case: Case, null: Floats, moved: Floats, one: Integers, other: Integers
 ) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
-    first = null[: len(null) // CHOSEN_ON]
+    """Yield statistics by name, each with its values on the releases of the one and of the other table.
+
+    `null` and `moved` have a row for each release. Pairs and fractions are chosen on the first 1 / CHOSEN_ON of
+    `null`.
+    """
+    chosen_on = null[: len(null) // CHOSEN_ON]
     yield "likelihood ratio", (_likelihood_ratio(case, null, one, other), _likelihood_ratio(case, moved, one, other))
-    for i, j in _pairs(first / case.deviations):
+    for i, j in _pairs(chosen_on / case.deviations):
         weights = np.zeros(null.shape[1])
         weights[i], weights[j] = 1 / case.deviations[i], -1 / case.deviations[j]
         yield f"difference of numbers {i} and {j}", (null @ weights, moved @ weights)
-    for k in np.flatnonzero((first != np.rint(first)).any(axis=0)):
+    for k in np.flatnonzero((chosen_on != np.rint(chosen_on)).any(axis=0)):
         yield f"fraction of number {k}", (np.mod(null[:, k], 1.0), np.mod(moved[:, k], 1.0))
 
 
@@ -124,9 +129,21 @@ def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bo
 
 
 def bound_of(name: str, null: Floats, moved: Floats, delta: float, error: float, goals: Sequence[str] = GOALS) -> Bound:
-    """Return the bounds of one statistic, by an event for each of `goals`.
+    """Return the bounds of μ and ε by one statistic, from an event "beyond a threshold" for each goal.
 
-    Each of the two probabilities of an event is wrong with probability at most `error`.
+    The threshold is chosen on a first part of the releases, and the bound follows from the other ones. Each of the two
+    probabilities of an event is wrong with probability at most `error`.
+
+    Parameters
+    ----------
+    name : str
+    null, moved : ndarray
+        Values of the statistic on releases of the one and of the other table.
+    delta : float
+        δ of the bound of ε.
+    error : float
+    goals : sequence of str
+        "mu" or "epsilon": the bound that the event makes as large as possible.
     """
     first = len(null) // CHOSEN_ON
     bound = Bound(0.0, 0.0, name)
@@ -141,9 +158,10 @@ def bound_of(name: str, null: Floats, moved: Floats, delta: float, error: float,
 
 
 def _choose(null: Floats, moved: Floats, delta: float, goal: str, error: float) -> tuple[float, float]:
-    """Return the side and the threshold with the best bound if the remaining releases had the same frequencies.
+    """Return the side (1: above, −1: below) and the threshold of the event with the best bound on these releases.
 
-    Rare events differ by chance and have loose bounds, so the bound is used as the criterion.
+    Its frequencies are taken to be those of the remaining releases as well, which are `rest` times as many. Rare
+    events differ by chance and have loose bounds, so the bound is the criterion.
     """
     tried, rest = [], CHOSEN_ON - 1
     for sign in (1.0, -1.0):
@@ -263,13 +281,15 @@ def noise_of(case: Case) -> tuple[list[np.ndarray], list[float]]:
 
 
 def _law(mechanism: str, noise: str) -> Check:
+    """Return the check that noise passes the tests of its distribution, and that noise × 0.7 does not."""
     case = case_of(mechanism, sizes=(30, 40), noise=noise)
-    right, wrong = (faults(*noise_of(one), case.pure) for one in (case, noise_scaled(case, 0.7)))
+    right, wrong = (faults(*noise_of(tested), case.pure) for tested in (case, noise_scaled(case, 0.7)))
     detail = f"of {sum(map(len, noise_of(case)[0]))} draws: {', '.join(right) or 'no fault'}"
     return f"{noise} noise of {mechanism}", not right and "scale" in wrong, detail
 
 
 def _stability(mechanism: str, noise: str) -> Check:
+    """Return the check that no record moves a release by more than claimed, and a planted wrong sensitivity does."""
     case = case_of(mechanism, noise=noise)
     worst = worst_record(case, small_table(case.plan.domain))
     planted = worst_record(sensitivity_off(case), small_table(case.plan.domain))
@@ -292,6 +312,7 @@ def format_case(case: Case, bound: Bound) -> tuple[float, float, str]:
 
 
 def _attack(mechanism: str, noise: str) -> Check:
+    """Return the check that the best attack on a correct mechanism stays below the claimed ε or μ."""
     case = case_of(mechanism, noise=noise)
     bound, claim, detail = format_case(
         case, attack(case, *worst_pair(case), releases=HONEST, delta=0.0 if case.pure else DELTA)
@@ -300,12 +321,13 @@ def _attack(mechanism: str, noise: str) -> Check:
 
 
 def _planted(name: str, case: Case) -> Check:
-    one, other = worst_pair(case)
+    """Return the check that the attack finds a planted fault: its lower bound exceeds the claim."""
+    first, second = worst_pair(case)
     if name == "a data-dependent domain":
-        one, other = one * 0, one * 0
-        other[0, 0] = 1
+        first, second = first * 0, first * 0
+        second[0, 0] = 1
     delta = 0.0 if case.pure else DELTA
     bound, claim, detail = format_case(
-        case, attack(PLANTED[name](case), one, other, releases=PURE if case.pure else NEEDED[name], delta=delta)
+        case, attack(PLANTED[name](case), first, second, releases=PURE if case.pure else NEEDED[name], delta=delta)
     )
     return f"planted: {name}, {case.plan.noise}", bound > claim, detail

@@ -165,8 +165,8 @@ def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = 
     for noisy, law in zip(ways, laws or [learn(way) for way in ways], strict=True):
         densities, tops, taken = noisy.sample
         shrinkage_loops.shrink_every(
-            noisy.values, noisy.reference, noisy.starts, noisy.deviations, noisy.steps, taken, RATIOS, WIDTHS, densities,
-            tops, law, OWN_STRENGTH, OWN_ROUNDS, BLOCK, best, estimates,
+            noisy.values, noisy.reference, noisy.starts, noisy.deviations, noisy.steps, taken, RATIOS, WIDTHS,
+            densities, tops, law, OWN_STRENGTH, OWN_ROUNDS, BLOCK, best, estimates,
         )  # fmt: skip
         del densities, tops
         vars(noisy).pop("sample")

@@ -102,7 +102,7 @@ def check_charged(run: Run) -> None:
 
 
 def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
-    """Return the contents of the JSON files by their names without ends."""
+    """Return the contents of the JSON files of the bundle, by their names without ".json"."""
     ledger = _ledger(ledger_dataset(run, chained=True), run.manifest["release"])
     parts = stated_parts(run, ENTRIES)
     records = Records(run, parts)
@@ -114,7 +114,7 @@ def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
         "claims": _claims(run, ledger),
         "ledger": ledger,
         "run-files": file_hashes(run),
-        "selftest": {"passed": all(one["passed"] for one in selftest), "checks": selftest},
+        "selftest": {"passed": all(check["passed"] for check in selftest), "checks": selftest},
         "versions": {
             "format": FORMAT,
             "made": now(),
@@ -135,10 +135,13 @@ def _fixed_plans(run: Run) -> dict[str, Plan]:
 
 
 def _secret_state(run: Run) -> str:
-    """Return what became of the keys of all noise that was drawn."""
+    """Return what became of the keys of all noise that was drawn: "destroyed", or a warning.
+
+    A growing table has a key for each released row of periods; other runs have one.
+    """
     growing = growing_table(run)
     owners = [run] if growing is None else [growing.part_at(f"{ROWS_FOLDER}/{name}") for name in growing.released]
-    states = {one.manifest["secret"] for one in owners}
+    states = {owner.manifest["secret"] for owner in owners}
     return "destroyed" if states == {"destroyed"} else "STILL THERE: the run was not ended"
 
 
@@ -153,11 +156,14 @@ def _ledger(dataset: Fields, release: str) -> Fields:
 
 
 def _chain(links: Sequence[tuple[Link, str]], release: str) -> Fields:
-    """Return the hash chain of the dataset; `opened` contains the hashes that the charge of the release sealed."""
-    own = next(link for link, _ in links if link.entry == "releases" and link.shown["release"] == release)
+    """Return the hash chain of the dataset; `opened` contains the hashes that the charge of the release sealed.
+
+    `links` has the entries of the ledger in order, each with the hash after it.
+    """
+    charge = next(link for link, _ in links if link.entry == "releases" and link.shown["release"] == release)
     shown = [{"entry": link.entry, "shown": link.shown, "hidden": link.hidden, "facts": link.sealed}
              for link, _ in links]  # fmt: skip
-    return {"entries": shown, "head": links[-1][1], "opened": {"key": own.key, "facts": dict(own.facts)}}
+    return {"entries": shown, "head": links[-1][1], "opened": {"key": charge.key, "facts": dict(charge.facts)}}
 
 
 def _claims(run: Run, ledger: Fields) -> Fields:
@@ -197,17 +203,20 @@ def file_hashes(run: Run) -> dict[str, str]:
         places |= {f"{part.folder}/{name}" for part in measured_parts(run) for name in ("answers", "synthetic")}
         places |= {f"{ROWS_FOLDER}/{name}/measurements" for name in growing.released}
     root = f"{slashed(run.path)}/"
-    journaled = [slashed(one.folder).removeprefix(root) for part in run.parts.values() for one in part.journaled]
+    journaled = [
+        slashed(journal.folder).removeprefix(root) for part in run.parts.values() for journal in part.journaled
+    ]
     places |= {name.split("/")[0] if name.startswith("allocation/") else name for name in journaled}
-    found = {slashed(path).removeprefix(root) for name in places for path in _public_files(run.path / name)}
-    return {name: _sha256(run.path / name) for name in sorted(found)}
+    files = {slashed(path).removeprefix(root) for name in places for path in _public_files(run.path / name)}
+    return {name: _sha256(run.path / name) for name in sorted(files)}
 
 
 def _public_files(path: Path) -> list[Path]:
+    """Return the file at a path, or the finished files below a folder; none if nothing is there."""
     if is_local(path):
         check_real(path)
     if path.is_dir():
-        return [one for one in path.rglob("*") if one.is_file() and not one.name.endswith(".partial")]
+        return [file for file in path.rglob("*") if file.is_file() and not file.name.endswith(".partial")]
     return [path] if path.exists() else []
 
 

@@ -62,6 +62,16 @@ def check_bundle(folder: Path, key: Path | None = None, heads: Mapping[str, int]
 
 
 def _checked(folder: Path, expected: str | None, heads: Mapping[str, int] | None) -> Fields:
+    """Return what `check_bundle` reports on a folder: claims, counts of draws and files, and what stays unverified.
+
+    Parameters
+    ----------
+    folder : Path
+    expected : str or None
+        Fingerprint of the key that must have signed the bundle.
+    heads : mapping of str to int or None
+        Links of the chains of the curator's ledger, each with the number of later links.
+    """
     hashes, signed = _hashes(folder, expected)
     if faults := recompute.faults(folder):
         raise _wrong(folder, f"is inconsistent: {faults[0]}")

@@ -28,19 +28,18 @@ def answers(files: Mapping[str, Any]) -> list[Fields]:
     """
     parts, records = files["parts"], files["records"]["records"]
     whole = [*_guarantee(files), *_mechanism(files), *_composition(files), *_hazards(files)]
-    found: list[Fields] = [
-        {"topic": topic, "question": question, "answer": answer} for topic, question, answer in whole
-    ]
+    rows: list[Fields] = [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in whole]
     for name, part in sorted(parts.items()):
-        own = [one for one in records if one["part"] == name]
-        for topic, question, answer in _of_part(part, own):
-            found.append({"part": name, "topic": topic, "question": question, "answer": answer})
-    return found
+        part_records = [record for record in records if record["part"] == name]
+        for topic, question, answer in _of_part(part, part_records):
+            rows.append({"part": name, "topic": topic, "question": question, "answer": answer})
+    return rows
 
 
 def _guarantee(files: Mapping[str, Any]) -> Answers:
+    """Return (topic, question, answer) on the definition, ε and δ of the release and on the unit that it protects."""
     claim, ledger = files["claims"]["release"], files["ledger"]
-    row = next(one for one in ledger["releases"] if one["release"] == files["records"]["release"])
+    row = next(entry for entry in ledger["releases"] if entry["release"] == files["records"]["release"])
     private = "yes" if files["claims"]["private"] else "NO: the noise follows from a seed that anybody can try"
     condition = ledger.get("chain", {}).get("opened", {}).get("facts", {}).get("condition", "")
     column = row.get("unit") if row.get("unit_table") is None else f"{row['unit_table']}.{row['unit']}"
@@ -58,16 +57,17 @@ def _guarantee(files: Mapping[str, Any]) -> Answers:
 
 
 def _mechanism(files: Mapping[str, Any]) -> Answers:
+    """Return (topic, question, answer) on bounded values, the domain and the source of randomness."""
     limits = (
         "every attribute has declared cells; a value outside is refused, clipped, dropped or a category, row by row"
     )
-    searched = any("threshold" in one or one["entry"] == "-domain" for one in files["records"]["records"])
+    searched = any("threshold" in record or record["entry"] == "-domain" for record in files["records"]["records"])
     domain = "it is declared in a file and never read off the records"
-    found = "it is declared in a file, but for cells that were found by measurements: records.json"
+    found_cells = "it is declared in a file, but for cells that were found by measurements: records.json"
     source = "256 bits of the operating system"
     return [
         ("mechanism", "How are values bounded?", f"{limits} (domain.toml, or domain.NAME.toml)"),
-        ("mechanism", "Is the domain public?", found if searched else domain),
+        ("mechanism", "Is the domain public?", found_cells if searched else domain),
         ("sampling", "How is noise drawn?", f"exactly, from ChaCha20 keyed by HMAC-SHA256; {INSTALLED}"),
         ("sampling", "Where does the randomness come from?",
          source if files["claims"]["private"] else "a seed in the job file: for tests only"),
@@ -77,10 +77,11 @@ def _mechanism(files: Mapping[str, Any]) -> Answers:
 
 
 def _composition(files: Mapping[str, Any]) -> Answers:
+    """Return (topic, question, answer) on what the ledger charged and on the caps of the dataset."""
     whole, ledger = files["claims"]["dataset"], files["ledger"]
     total = "unbounded" if whole["epsilon"] is None else f"ε = {whole['epsilon']:.9g} at δ = {whole['delta']:g}"
-    limits = [f"ε = {one['epsilon']:g} at δ = {one['delta']:g}{f' for each {by} of the data' if by else ''}"
-              for by, one in caps_in_force(ledger).items()]  # fmt: skip
+    limits = [f"ε = {cap['epsilon']:g} at δ = {cap['delta']:g}{f' for each {period} of the data' if period else ''}"
+              for period, cap in caps_in_force(ledger).items()]  # fmt: skip
     return [
         ("accounting", "What was charged, and when?", "the whole cost, before the first draw; there is no refund"),
         ("accounting", "How many releases of this dataset?", str(len(ledger["releases"]))),
@@ -97,26 +98,31 @@ def caps_in_force(ledger: Fields) -> dict[str, Fields]:
 
 
 def _of_part(part: Fields, records: list[Fields]) -> Answers:
-    chosen = sum(int(one["count"]) for one in records if "range" in one)
-    drawn = sum("range" not in one for one in records)
-    choices = f"; {chosen} selections by the exponential mechanism, on whole scores" if chosen else ""
+    """Return (topic, question, answer) on one part of the release: contribution of a unit, mechanism, rows of a matrix.
+
+    Records with a "range" are selections by the exponential mechanism, all others draws of noise.
+    """
+    selections = sum(int(record["count"]) for record in records if "range" in record)
+    drawn = sum("range" not in record for record in records)
+    choices = f"; {selections} selections by the exponential mechanism, on whole scores" if selections else ""
     noise = f"{drawn} measurements, discrete {part['law'].capitalize()} noise on whole numbers{choices}"
-    found = [
+    rows = [
         ("unit", "How much may one unit contribute?", part["contribution"]),
         ("mechanism", "Which one?", f"{part['mechanism']}: {noise}"),
         ("mechanism", "How is sensitivity bounded?", part["sensitivity"]),
         ("post-processing", "What follows the noise?", part["post_processing"]),
     ]
     if (outer := part.get("outer")) is not None:
-        known = len({one["row"] for one in records})
+        known = len({record["row"] for record in records})
         text = f"all {len(outer['names'])} rows of the matrix in parts.json, to a unit in at most {outer['together']}"
-        found.append(("accounting", "What does the charge cover?", f"{text}; {known} rows are drawn"))
-        found.append(("public", "What is taken as public about the rows?",
+        rows.append(("accounting", "What does the charge cover?", f"{text}; {known} rows are drawn"))
+        rows.append(("public", "What is taken as public about the rows?",
                       "that their records have arrived; which are released"))  # fmt: skip
-    return found
+    return rows
 
 
 def _hazards(files: Mapping[str, Any]) -> Answers:
+    """Return (topic, question, answer) on secrets, side channels and what is trusted or public."""
     unit_rows = "a refused value tells one bit before the charge; clip, drop or category tell none"
     return [
         ("secrets", "What became of the secret of the noise?", files["versions"]["secret"]),

@@ -76,7 +76,7 @@ def opened(envelope: bytes) -> tuple[dict[str, str], str | None]:
         raise ValueError(f"contains {ENVELOPE!r} with a text that is not canonical")
     text = base64.b64decode(whole["payload"], validate=True)
     statement, signatures = json.loads(text), whole["signatures"]
-    hashes = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
+    hashes = {subject["name"]: subject["digest"]["sha256"] for subject in statement["subject"]}
     public = statement["predicate"]["public_key"]
     expected = statement_of(hashes, public)
     if text != expected or base64.b64encode(text).decode() != whole["payload"]:

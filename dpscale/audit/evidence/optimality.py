@@ -38,6 +38,9 @@ Fields = dict[str, Any]
 def stated_programs(plans: Mapping[str, Plan], names: Mapping[str, str]) -> Fields:
     """Return the content of optimality.json: the smallest programs of some plans.
 
+    A program is the convex problem whose optimum is the least noise of one residual space; solving it again costs
+    about the fourth power of its rows, and together the stated ones cost at most MOST_WORK.
+
     Parameters
     ----------
     plans : mapping of str to Plan
@@ -48,6 +51,7 @@ def stated_programs(plans: Mapping[str, Plan], names: Mapping[str, str]) -> Fiel
     Returns
     -------
     dict
+        `programs`, and how many are `left_out` for their work or `too_large` for a program.
     """
     programs, large = dict[tuple[str, ...], tuple[str, SpaceProgram]](), 0
     for part, plan in plans.items():
@@ -92,6 +96,10 @@ def check_optimality(folder: Path) -> Fields:
 
 
 def _solved(folder: Path) -> Fields:
+    """Solve the programs of a bundle and return their number and the largest ratio of planned to optimal variance.
+
+    Without any, the fields are 0 programs and `why`.
+    """
     if not (folder / FILE).exists():
         return {"solved": 0, "why": f"the bundle has no {FILE}"}
     content = json.loads((folder / FILE).read_text("utf-8"))
@@ -103,13 +111,13 @@ def _solved(folder: Path) -> Fields:
     except PlanError as error:
         return {"solved": 0, "why": str(error).splitlines()[0], **counts}
 
-    if sum(len(one["rows"]) ** 4 for one in content["programs"]) > MOST_WORK:
+    if sum(len(stated["rows"]) ** 4 for stated in content["programs"]) > MOST_WORK:
         raise ValueError("more work than a writer states")
     strategies = json.loads((folder / "strategies.json").read_text("utf-8"))["factors"]
     ratios = []
-    for one in content["programs"]:
-        factors = tuple(_factor(strategies[name]) for name in one["factors"])
-        program = SpaceProgram("", np.array(one["rows"], np.float64), factors)
+    for stated in content["programs"]:
+        factors = tuple(_factor(strategies[name]) for name in stated["factors"])
+        program = SpaceProgram("", np.array(stated["rows"], np.float64), factors)
         if not program.fits:
             raise ValueError("a larger program than a writer states")
         ratios.append(program.planned / solve(program.rows))
@@ -123,6 +131,7 @@ def _factor(fields: Fields) -> Factor:
 
 
 def _matrix(fields: Fields, cells: int) -> Integers | None:
+    """Return the rows of a strategy in a bundle (shape rows × cells), packed or listed; None if its kind says them."""
     if "packed" in fields:
         values = np.frombuffer(zlib.decompress(base64.b64decode(fields["packed"])), "<i8")
         return values.reshape(-1, cells).astype(np.int64)

@@ -82,7 +82,11 @@ def read_files(folder: str | Path) -> Fields:
 
 
 def faults(folder: str | Path) -> list[str]:
-    """Return the claims that fail, without dp-accounting; none if all are correct."""
+    """Return the claims that fail, without dp-accounting; none if all are correct.
+
+    The events of the draws ((kind, exact cost), with counts) are computed from their integers and compared with what
+    the parts and the ledger say they cost.
+    """
     files = read_files(folder)
     records, parts, factors = (
         files["records"]["records"],
@@ -93,42 +97,53 @@ def faults(folder: str | Path) -> list[str]:
     charges = {row["release"]: row for row in files["ledger"]["releases"]}
     if release != files["claims"]["release"]["name"] or release not in charges:
         return ["the release is not on the ledger"]
-    if unknown := {one["part"] for one in records} - set(parts):
+    if unknown := {record["part"] for record in records} - set(parts):
         return [f"records.json has draws of {min(unknown)}, which is no part of the release"]
 
-    found = list(strategy_faults(factors))
+    problems = list(strategy_faults(factors))
     spent, wrong = check_records(records, parts, factors)
-    found += [*wrong, *(fault for one in records for fault in shape_faults(one, parts[one["part"]], factors))]
-    found += [*_part_faults(files, spent), *_entry_faults(files, spent, charges), *_value_faults(files)]
-    found += [
+    problems += wrong
+    for record in records:
+        problems += shape_faults(record, parts[record["part"]], factors)
+    problems += [*_part_faults(files, spent), *_entry_faults(files, spent, charges), *_value_faults(files)]
+    problems += [
         *_claim_faults(files),
         *_promise_faults(files, charges),
         *ledger_faults(files["ledger"]),
         *_chain_faults(files, Path(folder)),
     ]
-    return [*found, *_selftest_faults(files["selftest"]), *_checklist_faults(files)]
+    return [*problems, *_selftest_faults(files["selftest"]), *_checklist_faults(files)]
 
 
 # ---- sums of costs ---------------------------------------------------------------------------------------------------
 
 
 def _part_faults(files: Fields, spent: Mapping[Owner, Events]) -> Iterator[str]:
-    """Yield parts whose draws are not those that were charged: missing ones, or at another cost or distribution."""
+    """Yield parts whose draws are not those that were charged: missing ones, or at another cost or distribution.
+
+    `spent` has the events of the draws by part and by the end of the ledger's entry that pays.
+    """
     records = files["records"]["records"]
     for name, part in files["parts"].items():
-        own = [one for one in records if one["part"] == name]
-        drawn = {one["bound"] for one in own if isinstance(one.get("bound"), str)}
+        part_records = [record for record in records if record["part"] == name]
+        drawn = {record["bound"] for record in part_records if isinstance(record.get("bound"), str)}
         if missing := [bound for bound, facts in part["bounds"].items() if "values" in facts and bound not in drawn]:
             yield f"{name} lacks the draw of {missing[0]}"
-        if sum("threshold" in one for one in own) != part.get("thresholds", 0):
+        if sum("threshold" in record for record in part_records) != part.get("thresholds", 0):
             yield f"{name} has another number of thresholds than it was charged for"
-        laws = {"laplace" if "laplace" in one else "gaussian" for one in own if not (is_selection(one) or one["entry"])}
+        laws = {
+            "laplace" if "laplace" in record else "gaussian"
+            for record in part_records
+            if not (is_selection(record) or record["entry"])
+        }
         if laws - {part["law"]}:
             yield f"{name} has another noise than it was charged for"
         if lone := sorted(entry for owner, entry in spent if owner == name and entry not in part["costs"]):
             yield f"{name} has draws under an entry {lone[0]!r} of the ledger, which charged nothing for it"
         for entry, cost in part["costs"].items():
-            chosen = "selected" in part or any(is_selection(one) for one in own if one["entry"] == entry)
+            chosen = "selected" in part or any(
+                is_selection(record) for record in part_records if record["entry"] == entry
+            )
             yield from _cost_faults(name, entry, cost, spent.get((name, entry), Events()), chosen)
 
 
@@ -142,17 +157,23 @@ def _cost_faults(name: str, entry: str, cost: Fields, events: Events, chosen: bo
 
 
 def _entry_faults(files: Fields, spent: Mapping[Owner, Events], charges: Mapping[str, Fields]) -> Iterator[str]:
-    """Yield entries of the release on the ledger that no draws have, or that cost less than their draws or parts."""
+    """Yield entries of the release on the ledger that no draws have, or that cost less than their draws or parts.
+
+    A release has an entry of its own name, and entries with an end such as "-domain". `spent` has the events by part
+    and by this end.
+    """
     release, parts = files["records"]["release"], files["parts"].values()
     ends = {entry for part in parts for entry in part["costs"]}
-    stated = {name.removeprefix(release) for name in charges if name == release or name.startswith(f"{release}-")}
-    if odd := sorted(ends.symmetric_difference(stated)):
-        yield f"the entry {release}{odd[0]} is {'in no record' if odd[0] in stated else 'not on the ledger'}"
+    ends_on_ledger = {
+        name.removeprefix(release) for name in charges if name == release or name.startswith(f"{release}-")
+    }
+    if odd := sorted(ends.symmetric_difference(ends_on_ledger)):
+        yield f"the entry {release}{odd[0]} is {'in no record' if odd[0] in ends_on_ledger else 'not on the ledger'}"
         return
     for entry in sorted(ends):
         cost, events = charges[release + entry]["cost"], Events()
-        for (_, end), own in spent.items():
-            events += own if end == entry else Events()
+        for (_, end), end_events in spent.items():
+            events += end_events if end == entry else Events()
         yield from _sum_faults(f"the draws of the entry {entry[1:]}" if entry else "the draws", cost, events)
         for kind in ("gaussian", "pure"):
             whole = sum((Fraction(part["costs"][entry].get(kind) or 0) for part in parts if entry in part["costs"]),
@@ -190,28 +211,28 @@ def _claim_faults(files: Fields) -> Iterator[str]:
 
 def _promise_faults(files: Fields, charges: Mapping[str, Fields]) -> Iterator[str]:
     """Yield contradictions of the claim to what the entries of the release promise: ε at δ, unit, secret noise."""
-    row, claim, release = own_entry(files), files["claims"]["release"], files["records"]["release"]
-    entries = [one for name, one in charges.items() if name == release or name.startswith(f"{release}-")]
-    if bool(row.get("public")) == files["claims"]["private"]:
+    own_row, claim, release = own_entry(files), files["claims"]["release"], files["records"]["release"]
+    entries = [entry for name, entry in charges.items() if name == release or name.startswith(f"{release}-")]
+    if bool(own_row.get("public")) == files["claims"]["private"]:
         yield "claims.json and the ledger's entry disagree on whether the noise has a seed"
-    if len({(one.get("unit"), one.get("unit_table"), one.get("relation")) for one in entries}) > 1:
+    if len({(entry.get("unit"), entry.get("unit_table"), entry.get("relation")) for entry in entries}) > 1:
         yield "the entries of the release protect different units"
     for name, part in files["parts"].items():
-        if "outer" in part and part["outer"]["names"] != (row.get("periods") or []):
+        if "outer" in part and part["outer"]["names"] != (own_row.get("periods") or []):
             yield f"{name} and the ledger's entry name different rows of a matrix"
-    if row.get("epsilon") is None or claim["epsilon"] is None:
+    if own_row.get("epsilon") is None or claim["epsilon"] is None:
         return
 
-    if claim["epsilon"] > row["epsilon"] * (1 + WITHIN):
+    if claim["epsilon"] > own_row["epsilon"] * (1 + WITHIN):
         yield "the claim is above the epsilon of the ledger's entry"
-    if claim["delta"] != (row.get("delta") or 0.0):
+    if claim["delta"] != (own_row.get("delta") or 0.0):
         yield "the claim has a different delta than the ledger's entry"
     whole = Events()
-    for one in entries:
+    for entry in entries:
         for kind in ("gaussian", "pure", "delta"):
-            whole[kind, Fraction(one["cost"].get(kind) or 0)] += 1
+            whole[kind, Fraction(entry["cost"].get(kind) or 0)] += 1
     whole = Events({event: count for event, count in whole.items() if event[1]})
-    if not min(bounds(whole, claim["delta"]).values(), default=math.inf) <= row["epsilon"] * (1 + WITHIN):
+    if not min(bounds(whole, claim["delta"]).values(), default=math.inf) <= own_row["epsilon"] * (1 + WITHIN):
         yield "the entries of the release cost more than the epsilon that they promise"
 
 
@@ -221,7 +242,10 @@ def own_entry(files: Fields) -> Fields:
 
 
 def share_of_draws(files: Fields) -> Fraction:
-    """Return the cost of the draws other than selections as a share of the charge."""
+    """Return the cost of the draws other than selections as a share of the charge.
+
+    A small share says that the noise was drawn at a much lower cost than the ledger charged.
+    """
     cost, events = own_entry(files)["cost"], events_of(files)["release"]
     drawn = Events({event: count for event, count in events.items() if event[0] in ("gaussian", "laplace")})
     paid, due = charged_and_due(cost, drawn)
@@ -236,22 +260,25 @@ def unverified(folder: str | Path) -> list[str]:
         files["parts"],
         files["strategies"]["factors"],
     )
-    found, pieces = list[str](), [part for one in factors.values() for part in (one, *one.get("levels", ()))]
+    sentences = list[str]()
+    pieces = [part for factor in factors.values() for part in (factor, *factor.get("levels", ()))]
     if alone := sum("columns" in part for part in pieces):
-        found.append(f"the sensitivities of {alone} strategies, of which the bundle contains only column norms")
-    decided = dict.fromkeys(one["part"] for one in records if not isinstance(one.get("bound"), str | None))
-    found += [f"bounds and noise of draws of {name} that were planned from released values" for name in decided]
-    found += [f"the additive δ of {name}, which parts.json states" for name, part in parts.items() if "delta" in part]
-    chosen = {one["part"] for one in records if is_selection(one)}
-    found += [f"that {name} ends before its draws cost what it was charged" for name, part in parts.items()
+        sentences.append(f"the sensitivities of {alone} strategies, of which the bundle contains only column norms")
+    decided = dict.fromkeys(record["part"] for record in records if not isinstance(record.get("bound"), str | None))
+    sentences += [f"bounds and noise of draws of {name} that were planned from released values" for name in decided]
+    sentences += [
+        f"the additive δ of {name}, which parts.json states" for name, part in parts.items() if "delta" in part
+    ]
+    chosen = {record["part"] for record in records if is_selection(record)}
+    sentences += [f"that {name} ends before its draws cost what it was charged" for name, part in parts.items()
               if "selected" in part and name not in chosen]  # fmt: skip
     if lacking := [name for name in SEALED if name not in files["ledger"]["chain"]["opened"]["facts"]]:
-        found.append(f"{' and '.join(lacking)}: the ledger's entry of this release seals no hash of them")
-    if grouped := sum(is_grouped(one, parts[one["part"]], factors) for one in records):
-        found.append(f"the cells of {grouped} draws of later decisions, which are groups of the domain's cells")
+        sentences.append(f"{' and '.join(lacking)}: the ledger's entry of this release seals no hash of them")
+    if grouped := sum(is_grouped(record, parts[record["part"]], factors) for record in records):
+        sentences.append(f"the cells of {grouped} draws of later decisions, which are groups of the domain's cells")
     if chosen and (share := share_of_draws(files)) < Fraction(1, 2):
-        found.append(f"the noise: the draws other than selections cost only {float(share):.3g} of the charge")
-    return found
+        sentences.append(f"the noise: the draws other than selections cost only {float(share):.3g} of the charge")
+    return sentences
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
@@ -331,7 +358,11 @@ def as_zcdp(events: Events) -> Fraction:
 
 
 def charged_and_due(cost: Fields, events: Events) -> tuple[Fraction, Fraction]:
-    """Return the charge of a ledger's entry and the cost of the events in its currency; exact if of that kind."""
+    """Return the charge of a ledger's entry and the cost of the events in its currency; exact if of that kind.
+
+    The currency is μ² if the entry has a Gaussian cost, else ρ (zCDP) or pure ε. An entry in pure ε pays for nothing
+    (its charge counts as 0) if an event is not pure, or if Σ ε² of the events exceeds what was charged for it.
+    """
     gaussian, zcdp, pure = (Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp", "pure"))
     if zcdp and not gaussian:
         return zcdp, as_zcdp(events)
@@ -372,39 +403,47 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 
 def bounds(events: Events, delta: float) -> dict[str, float]:
-    """Return valid bounds of ε for the composed events, by name; none if their additive δ exceeds δ."""
+    """Return valid bounds of ε for the composed events, by name; none if their additive δ exceeds δ.
+
+    The additive δ is subtracted from δ first; the bounds hold at the rest.
+    """
     if (left := Fraction(delta) - total(events, "delta")) < 0:
         return {}
     delta = float(left)
     gaussian, pure, unknown = float(total(events, "gaussian")), float(total(events, *PURE)), total(events, "zcdp")
-    found = {} if gaussian or unknown else {"the sum of pure ε": pure}
+    by_name = {} if gaussian or unknown else {"the sum of pure ε": pure}
     if delta > 0:
         mu = math.sqrt(gaussian + as_gaussian(events))
-        found["Gaussian DP"] = min_epsilon(partial(delta_of_mu, mu), delta) if mu else 0.0
-        found["zCDP"] = epsilon_of_rho(float(as_zcdp(events)), delta)
+        by_name["Gaussian DP"] = min_epsilon(partial(delta_of_mu, mu), delta) if mu else 0.0
+        by_name["zCDP"] = epsilon_of_rho(float(as_zcdp(events)), delta)
         if gaussian and pure and not unknown:
-            found["Gaussian and pure"] = min_epsilon(partial(delta_of_mu_and_pure, math.sqrt(gaussian), pure), delta)
-    return found
+            by_name["Gaussian and pure"] = min_epsilon(partial(delta_of_mu_and_pure, math.sqrt(gaussian), pure), delta)
+    return by_name
 
 
 def dp_accounting_bounds(events: Events, delta: float) -> dict[str, float]:
-    """Return the bounds of Google's accountants; empty if they are not installed or the additive δ exceeds δ."""
+    """Return the bounds of Google's accountants; empty if they are not installed or the additive δ exceeds δ.
+
+    δ pays for the additive δ first. The orders α of the Rényi accountant are 1 + e^(step / 50), from 1.002 to about
+    160 000.
+    """
     try:
         import dp_accounting as dp
     except ImportError:
         return {}
     if (left := Fraction(delta) - total(events, "delta")) < 0:
         return {}
-    delta, events = float(left) or SMALL, Events({one: count for one, count in events.items() if one[0] != "delta"})
+    delta = float(left) or SMALL
+    events = Events({event: count for event, count in events.items() if event[0] != "delta"})
     orders = [1 + math.exp(step / 50) for step in range(-300, 601)]
     accountants = {"dp-accounting, PLD": (dp.pld.PLDAccountant(), _as_losses(dp, events)),
                    "dp-accounting, RDP": (dp.rdp.RdpAccountant(orders), _one_by_one(dp, events))}  # fmt: skip
-    return {name: one.compose(dp.ComposedDpEvent(parts)).get_epsilon(delta)
-            for name, (one, parts) in accountants.items()}  # fmt: skip
+    return {name: accountant.compose(dp.ComposedDpEvent(parts)).get_epsilon(delta)
+            for name, (accountant, parts) in accountants.items()}  # fmt: skip
 
 
 def _one_by_one(dp: Any, events: Events) -> list[Any]:
-    """Return every mechanism as itself, or as zCDP."""
+    """Return every event as its own mechanism (Gaussian or Laplace), or as one of zCDP, with its count."""
     kinds: dict[str, Callable[[Fraction], Any]] = {
         "gaussian": lambda squared: dp.GaussianDpEvent(1 / math.sqrt(squared)),
         "laplace": lambda epsilon: dp.LaplaceDpEvent(float(1 / epsilon)),
@@ -418,7 +457,7 @@ def _as_losses(dp: Any, events: Events) -> list[Any]:
     """Return the events for the PLD accountant: one Gaussian event with the total μ², selections and zCDP by μ, pure ε.
 
     The privacy loss of the worst ε-DP mechanism is ε or −ε, like that of discrete Laplace noise for a shift by one
-    step.
+    step. Laplace draws are composed as such if there are few of them; many are added to the pure ε.
     """
     laplace = (
         [] if len(events) > MANY else [(cost, count) for (kind, cost), count in events.items() if kind == "laplace"]
@@ -453,18 +492,21 @@ def ledger_faults(ledger: Fields) -> Iterator[str]:
 
 
 def period_faults(ledger: Fields) -> Iterator[str]:
-    """Yield a fault if the sums of the periods are not those of their entries; there are none without a period."""
+    """Yield a fault if the sums of the periods are not those of their entries; there are none without a period.
+
+    The sums are μ² and additive δ; each is compared up to a relative tolerance for floats.
+    """
     rows, sums = ledger["releases"], ledger.get("periods", {})
     names = {row["cost"].get("period", "") for row in rows}
     if set(sums) != (names if any(names) else set()):
         yield "ledger.json does not list the periods of its entries"
         return
     for name, figures in sums.items():
-        own = [row for row in rows if row["cost"].get("period", "") == name]
-        squared = sum(squared_mu(scale_cost(row["cost"], steps(row, ledger))) for row in own)
+        entries = [row for row in rows if row["cost"].get("period", "") == name]
+        squared = sum(squared_mu(scale_cost(row["cost"], steps(row, ledger))) for row in entries)
         parts = (
             (figures["squared_mu"], squared),
-            (figures.get("additive_delta", 0), sum(additive_delta(row, ledger) for row in own)),
+            (figures.get("additive_delta", 0), sum(additive_delta(row, ledger) for row in entries)),
         )
         if any(stated is not None and abs(stated - part) > ROUNDING * part for stated, part in parts):
             yield f"ledger.json has sums of the period {name!r} that differ from its entries"
@@ -497,19 +539,19 @@ def _chain_faults(files: Fields, folder: Path) -> Iterator[str]:
     caps = [*ledger["former_caps"], *filter(None, [ledger.get("cap")]), *ledger.get("period_caps", ())]
     for kind, listed in {"caps": caps, "releases": ledger["releases"]}.items():
         shown = [link["shown"] for link in chain["entries"] if link["entry"] == kind]
-        shown = sorted(shown, key=lambda one: "period" in one)  # caps on the total, then those that renew
+        shown = sorted(shown, key=lambda row: "period" in row)  # caps on the total, then those that renew
         if len(shown) != len(listed) or not all(map(_same, listed, shown)):
             yield f"ledger.json and its hash chain have different {kind}"
 
     opened, release = chain["opened"], files["records"]["release"]
-    own = [link for link in chain["entries"] if link["shown"].get("release") == release]
-    if [link["facts"] for link in own if link["entry"] == "releases"] != [chained([opened["key"], opened["facts"]])]:
+    links = [link for link in chain["entries"] if link["shown"].get("release") == release]
+    if [link["facts"] for link in links if link["entry"] == "releases"] != [chained([opened["key"], opened["facts"]])]:
         yield "ledger.json and its hash chain have different hashes of the statement of the release"
-    plan = [f"{name}\0{one}\n" for name, one in sorted(files["run-files"].items()) if name.startswith("plan/")]
+    plan = [f"{name}\0{digest}\n" for name, digest in sorted(files["run-files"].items()) if name.startswith("plan/")]
     here = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
     here |= {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()
              for path in (*folder.glob("*.toml"), folder / "parts.json")}  # fmt: skip
-    wrong = (name for name, one in opened["facts"].items() if name != "condition" and here.get(name) != one)
+    wrong = (name for name, digest in opened["facts"].items() if name != "condition" and here.get(name) != digest)
     yield from (f"the {name} differs from the one that was charged" for name in wrong)
 
 
@@ -528,20 +570,20 @@ def _same(row: Fields, shown: Fields) -> bool:
 def _value_faults(files: Fields) -> Iterator[str]:
     """Yield a fault if the run lacks a file of a draw, or has a file of values without exactly its draws."""
     drawn = defaultdict[str, list[tuple[int, int]]](list)
-    for one in files["records"]["records"]:
-        if "file" in one:
-            drawn[one["file"]].append((int(one["decision"]), int(one["place"])))
+    for record in files["records"]["records"]:
+        if "file" in record:
+            drawn[record["file"]].append((int(record["decision"]), int(record["place"])))
     if lacking := set(drawn) - set(files["run-files"]):
         yield f"run-files.json lacks {min(lacking)}, which records.json refers to"
     for name in files["run-files"]:
         if name not in drawn and VALUES.search(name) and not name.startswith("earlier/"):
             yield f"run-files.json has {name}, which belongs to no draw"
-    for name, own in drawn.items():
-        if len(set(own)) != len(own):
+    for name, draws_of_file in drawn.items():
+        if len(set(draws_of_file)) != len(draws_of_file):
             yield "a draw is listed twice"
-        if found := VALUES.search(name):
-            decision, first, end = map(int, found.groups())
-            if sorted(own) != [(decision, place) for place in range(first, end)]:
+        if parts_of_name := VALUES.search(name):
+            decision, first, end = map(int, parts_of_name.groups())
+            if sorted(draws_of_file) != [(decision, place) for place in range(first, end)]:
                 yield f"{name} does not have the draws in its name"
     if lacking := {part["domain"] for part in files["parts"].values() if "domain" in part} - _domains(files):
         yield f"the ledger's entry seals no {min(lacking)}"
@@ -554,6 +596,7 @@ def _domains(files: Fields) -> set[str]:
 
 
 def _selftest_faults(selftest: Fields) -> Iterator[str]:
+    """Yield a fault if the selftest has no checks, one name twice, or a verdict other than that of its checks."""
     names = [one["name"] for one in selftest["checks"]]
     valid = all(isinstance(one["passed"], bool) for one in selftest["checks"])
     if not names or len(set(names)) < len(names) or not valid:
@@ -597,7 +640,11 @@ def account(name: str, claim: Fields, events: Events) -> tuple[dict[str, float],
 
 
 def main(folder: str | Path) -> int:
-    found, files = faults(folder), read_files(folder)
+    """Print every claim beside the bounds of ε that follow from the draws, then the faults.
+
+    Returns the exit code: 1 if there are faults.
+    """
+    problems, files = faults(folder), read_files(folder)
     claims, events = files["claims"], events_of(files)
     print("private" if claims["private"] else "NOT PRIVATE: the noise has a seed, and anyone can compute it")
     for name in ("release", "dataset"):
@@ -609,11 +656,11 @@ def main(folder: str | Path) -> int:
         for how, epsilon in (bounds(events[name], claim["delta"]) | accounted).items():
             print(f"    {how}: ε = {epsilon:.9g}")
         print("" if accounted else "    dp-accounting is not installed: only exact sums and formulas\n", end="")
-        found += [f"dp-accounting: {wrong}"] if wrong else []
+        problems += [f"dp-accounting: {wrong}"] if wrong else []
     print("This does not show who made the folder: a consistent change of all files passes. Compare the head of the")
     print("ledger's hash chain (ledger.json, chain.head) with the curator's ledger, or check a signature.")
-    print(*(f"FAULT: {one}" for one in found) if found else ["all claims are correct"], sep="\n")
-    return 1 if found else 0
+    print(*(f"FAULT: {problem}" for problem in problems) if problems else ["all claims are correct"], sep="\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -90,6 +90,10 @@ class Records:
                     raise refused(f"{place}/{name} belongs to no part")
 
     def _of_part(self, part: Part, facts: Facts) -> Iterator[Fields]:
+        """Yield the records of a part: draws of its tables, searches and journals.
+
+        Draws of a growing table state the row of its matrix over the periods that they belong to.
+        """
         if isinstance(part, GrowingPart):
             for row, name in enumerate(part.released):
                 for record in self._measured(part.part_at(f"{FOLDER}/{name}"), part.name, facts):
@@ -98,8 +102,8 @@ class Records:
         if isinstance(part, TablePart):
             yield from self._measured(part, part.name, facts)
             yield from self._searched(part, facts)
-        for one in part.journaled:
-            yield from self._journaled(part, one, facts)
+        for journaled in part.journaled:
+            yield from self._journaled(part, journaled, facts)
 
     # ---- measurements of a plan --------------------------------------------------------------------------------------
 
@@ -115,9 +119,13 @@ class Records:
             yield from ({"part": part, "entry": "", **one} for one in _selections(decision))
 
     def _record(self, where: Fields, label: Fields, request: MeasurementRequest, facts: Facts) -> Fields:
-        """Return the record of a measurement of a plan."""
+        """Return the record of a measurement: where it is, what it measures, its noise, sensitivity and cost.
+
+        `where` has the part, file and place of the draw, `label` its noise, and `facts` the bounds and steps of the
+        part.
+        """
         block = request.block
-        named = {"attributes": list(block.attributes), "factors": [self._name(one) for one in block.factors],
+        named = {"attributes": list(block.attributes), "factors": [self._name(factor) for factor in block.factors],
                  "strategy": label.get("strategy"), "bound": ROWS}  # fmt: skip
         norms = int(block.squared_l2_sensitivity), int(block.l1_sensitivity)
         return with_cost(where | named | _noise(label), facts["bounds"][ROWS], facts["steps"], norms)
@@ -134,35 +142,44 @@ class Records:
 
     # ---- draws of the journal ----------------------------------------------------------------------------------------
 
-    def _journaled(self, part: Part, own: Journaled, facts: Facts) -> Iterator[Fields]:
-        """Yield the draws and selections of a folder of the journal, and refuse files of no draw."""
-        files, seen = sorted(listed(own.folder)) if present(own.folder) else [], set[str]()
+    def _journaled(self, part: Part, journaled: Journaled, facts: Facts) -> Iterator[Fields]:
+        """Yield the draws and selections of a folder of the journal, and refuse files of no draw.
+
+        The name of a file states its decision, its first draw and the end of its draws.
+        """
+        files, seen = sorted(listed(journaled.folder)) if present(journaled.folder) else [], set[str]()
         for name in files:
-            if (found := NAME.fullmatch(name)) is None:
-                if name not in own.others:
+            if (parts_of_name := NAME.fullmatch(name)) is None:
+                if name not in journaled.others:
                     raise refused(f"{name} of {part.name} belongs to no draw")
                 continue
-            draws = list(measured_draws(own.folder / name))
-            if [int(found[2]), int(found[3])] != [0, len(draws)]:
+            draws = list(measured_draws(journaled.folder / name))
+            if [int(parts_of_name[2]), int(parts_of_name[3])] != [0, len(draws)]:
                 raise refused(f"{name} of {part.name} does not contain the draws in its name")
             for place, (label, values) in enumerate(draws):
-                drawn = _named(own, label)
+                drawn = _named(journaled, label)
                 if drawn is None:
                     raise refused(f"{name} of {part.name} belongs to no draw")
                 if drawn.values not in (None, values.size) or not (values % 1 == 0).all():
                     raise refused(f"{name} of {part.name} has values that differ from its draw")
-                seen.add(own.name(label))
-                where = {"part": part.name, "entry": ENTRIES[own.entry], "decision": int(found[1]), "place": place,
-                         "file": self._path(own.folder / name)}  # fmt: skip
+                seen.add(journaled.name(label))
+                where = {"part": part.name, "entry": ENTRIES[journaled.entry], "decision": int(parts_of_name[1]),
+                         "place": place, "file": self._path(journaled.folder / name)}  # fmt: skip
                 yield _journaled_record(where, label, drawn, facts)
-        if missing := sorted(set(own.draws) - seen):
+        if missing := sorted(set(journaled.draws) - seen):
             raise refused(f"{missing[0]} of {part.name} is missing")
-        yield from ({"part": part.name, "entry": ENTRIES[own.entry], **one} for one in own.selections)
+        yield from (
+            {"part": part.name, "entry": ENTRIES[journaled.entry], **selection} for selection in journaled.selections
+        )
 
     # ---- searches ----------------------------------------------------------------------------------------------------
 
     def _searched(self, table: TablePart, facts: Facts) -> Iterator[Fields]:
-        """Yield the draws of the searches for cells, whose noise is in the record of their results."""
+        """Yield the draws of the searches for cells, whose noise is in the record of their results.
+
+        A search with a tree draws at each node of the tree, with its own multiplier and variance; a node is named by
+        the bits of its path from the root.
+        """
         place = 0
         for attribute, found in table.searched.items():
             noise, name = found["measurement"], votes_on(attribute)
@@ -178,12 +195,12 @@ class Records:
                     {"path": f"{int(index):0{level}b}" if level else "", "multiplier": multiplier, "variance": variance}
                     for level, index, multiplier, variance, _ in found["nodes"]
                 ]
-            for one in draws:
+            for noise_of_draw in draws:
                 where = {"part": table.name, "entry": ENTRIES["discovery"], "decision": 0, "place": place,
                          "file": self._path(table.path / SEARCH_FILE)}  # fmt: skip
-                more = {name: one[name] for name in ("count", "path") if name in one}
+                more = {name: noise_of_draw[name] for name in ("count", "path") if name in noise_of_draw}
                 bound = facts["bounds"][common["bound"]]
-                yield with_cost(where | common | more | _noise(one), bound, facts["steps"])
+                yield with_cost(where | common | more | _noise(noise_of_draw), bound, facts["steps"])
                 place += 1
 
 
@@ -196,7 +213,10 @@ def _named(own: Journaled, label: Mapping[str, Any]) -> DrawFacts | None:
 
 
 def _journaled_record(where: Fields, label: Fields, drawn: DrawFacts, facts: Facts) -> Fields:
-    """Return the record of a draw of the journal."""
+    """Return the record of a draw of the journal, with its sensitivity and cost.
+
+    `drawn.bound` is the changes by one unit, or the name of a bound of the part; draws of one group change together.
+    """
     bound = facts["bounds"][drawn.bound] if isinstance(drawn.bound, str) else drawn.bound
     named: Fields = {"factors": [], "strategy": None, "bound": drawn.bound, "count": drawn.count}
     named |= {"group": drawn.group} if drawn.group is not None else {}
@@ -216,14 +236,14 @@ def with_cost(record: Fields, bound: Facts, steps: int, norms: tuple[int, int] |
     ----------
     record : dict
     bound : dict
-        Changes of the counts by one unit.
+        Changes of the counts by one unit: `changes` has alternatives, each with pairs (number of counts, change).
     steps : int
         Number of neighbours of the part that connect two of the release.
     norms : tuple of int, optional
         Largest squared L2 norm and largest L1 norm of a column of the strategy; without a strategy counts are measured.
     """
-    squared = max(sum(number * change**2 for number, change in one) for one in bound["changes"])
-    absolute = max(sum(number * change for number, change in one) for one in bound["changes"])
+    squared = max(sum(number * change**2 for number, change in alternative) for alternative in bound["changes"])
+    absolute = max(sum(number * change for number, change in alternative) for alternative in bound["changes"])
     if norms is not None:
         squared, absolute = norms[0] * absolute**2, norms[1] * absolute
     squared, absolute = squared * steps**2, absolute * steps

@@ -66,6 +66,7 @@ def columns(factor: Fields) -> list[Any]:
 
 
 def rows(factor: Fields) -> list[Any]:
+    """Return the rows of a strategy over the cells, as integers, from its listed or compressed matrix."""
     if "matrix" in factor:
         return factor["matrix"]
     values, cells = unpacked(factor["packed"]), math.prod(factor["shape"])
@@ -85,10 +86,11 @@ def norms(factor: Fields) -> tuple[int, int]:
     if factor["kind"] == "tree":
         return of_tree(factor)
     pairs = of_columns(factor) if "levels" not in factor else of_levels(factor)
-    return max(one for one, _ in pairs), max(other for _, other in pairs)
+    return max(squared for squared, _ in pairs), max(absolute for _, absolute in pairs)
 
 
 def of_columns(factor: Fields) -> list[tuple[int, int]]:
+    """Return the squared L2 norm and the L1 norm of each column of a strategy, or of one of several equal columns."""
     if factor["kind"] == "layered":
         return of_layers(factor)
     if factor["kind"] == "spectral":
@@ -138,21 +140,29 @@ def _turned(values: Sequence[int]) -> list[int]:
 
 
 def _root_product(factor: Fields, values: Sequence[int]) -> list[int]:
-    """Return T applied to integers of at least 0."""
+    """Return T applied to integers of at least 0, with T as in `of_spectrum`.
+
+    The two terms of T are entries of one cyclic convolution with the sequence t: the entry of a cell, and that of its
+    mirror image with a sign.
+    """
     (known, sign, step), cells = _sequence(factor), len(values)
-    found = cyclic_product(known, [*values, *[0] * (len(known) - cells)])
-    found = _turned(found) if factor["even"] else found
-    return [found[i] + sign * found[-i - step] for i in range(cells)]
+    products = cyclic_product(known, [*values, *[0] * (len(known) - cells)])
+    products = _turned(products) if factor["even"] else products
+    return [products[i] + sign * products[-i - step] for i in range(cells)]
 
 
 def cyclic_product(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the cyclic convolution of two sequences of integers of at least 0: the digits of a product."""
+    """Return the cyclic convolution of two sequences of integers of at least 0.
+
+    Their values are the digits of two decimal numbers, each digit wide enough for the largest sum. The product of the
+    numbers has the sums of the linear convolution as digits, which wrap around at the length of the sequences.
+    """
     width, count = len(str(len(first) * max(first) * max(second))), len(first)
     with localcontext() as context:
         context.prec, context.Emax = 2 * count * width + 2, MAX_EMAX
-        one, other = (Decimal("".join(str(value).zfill(width) for value in reversed(values)))
+        first_number, second_number = (Decimal("".join(str(value).zfill(width) for value in reversed(values)))
                       for values in (first, second))  # fmt: skip
-        text = format(one * other, "f").zfill(2 * count * width)
+        text = format(first_number * second_number, "f").zfill(2 * count * width)
     sums = [int(text[end - width : end]) for end in range(len(text), 0, -width)]
     return [low + high for low, high in zip(sums[:count], sums[count : 2 * count], strict=True)]
 
@@ -164,12 +174,15 @@ def of_layers(factor: Fields) -> list[tuple[int, int]]:
 
 
 def layers_by_block(factor: Fields) -> list[tuple[int, ...]]:
-    """Return for each block its entries in the rows over blocks, and its multipliers."""
-    own, (cells,) = [unpacked(factor["top"]), unpacked(factor["multipliers"])], factor["shape"]
+    """Return for each block of cells its entries in the rows over blocks, and then its multiplier on each level.
+
+    The multipliers are stored level by level, with a number for each block.
+    """
+    stored, (cells,) = [unpacked(factor["top"]), unpacked(factor["multipliers"])], factor["shape"]
     blocks = -(-cells // factor["widths"][0])
-    if any(len(values) % blocks for values in own):
+    if any(len(values) % blocks for values in stored):
         raise ValueError("a layered strategy has rows that do not have a number for each block")
-    layers = [values[start : start + blocks] for values in own for start in range(0, len(values), blocks)]
+    layers = [values[start : start + blocks] for values in stored for start in range(0, len(values), blocks)]
     return list(zip(*layers, strict=True))
 
 
@@ -178,8 +191,9 @@ def of_levels(factor: Fields) -> list[tuple[int, int]]:
     top, *inner = factor["levels"]
     blocks, start, pairs, cells = of_columns(top), 0, list[tuple[int, int]](), 0
     for count, level in zip(factor["counts"], inner, strict=True):
-        own, within = blocks[start : start + int(count)], norms(level)
-        pairs.append((max(one for one, _ in own) + within[0], max(other for _, other in own) + within[1]))
+        group, inside = blocks[start : start + int(count)], norms(level)
+        squared, absolute = max(squared for squared, _ in group), max(absolute for _, absolute in group)
+        pairs.append((squared + inside[0], absolute + inside[1]))
         start, cells = start + int(count), cells + int(count) * math.prod(level["shape"])
     if start != len(blocks) or [cells] != factor["shape"]:
         raise ValueError("the levels do not cover the cells of their strategy")
@@ -187,27 +201,29 @@ def of_levels(factor: Fields) -> list[tuple[int, int]]:
 
 
 def of_tree(factor: Fields) -> tuple[int, int]:
-    """Return norms for a strategy on the nodes of a tree: a leaf has the multipliers of the nodes on its path.
+    """Return the largest squared L2 norm and L1 norm of a column of a strategy on the nodes of a tree.
 
-    A centred one has the rows m (N a − n 1), where a has ones at the leaves below a node, and n of N is its weight.
+    A leaf has in its column the multipliers m of the nodes on its path. A centred one has the rows m (N a − n 1),
+    where a has ones at the leaves below a node, and n of N is its weight: a column has m (N − n) for nodes on its
+    path, and −m n for others. So the sum over all nodes is corrected along the path.
     """
-    parents, own = map(unpacked, factor["parents"]), [list(map(abs, unpacked(one))) for one in factor["multipliers"]]
-    tree = [array("q"), *parents]
-    weights = [list(unpacked(factor["spread"]))] if factor["spread"] else [[0] * len(own[-1])]
-    for level in range(len(own) - 1, 0, -1):
-        sums = [0] * len(own[level - 1])
+    multipliers = [list(map(abs, unpacked(packed))) for packed in factor["multipliers"]]
+    tree = [array("q"), *map(unpacked, factor["parents"])]
+    weights = [list(unpacked(factor["spread"]))] if factor["spread"] else [[0] * len(multipliers[-1])]
+    for level in range(len(multipliers) - 1, 0, -1):
+        sums = [0] * len(multipliers[level - 1])
         for node, value in zip(tree[level], weights[-1], strict=True):
             sums[node] += value
         weights.append(sums)
-    weights, whole, found = weights[::-1], weights[-1][0] or 1, list[int]()
+    weights, whole, largest = weights[::-1], weights[-1][0] or 1, list[int]()
     for power in (2, 1):
-        every = sum((m * n) ** power for pair in zip(own, weights, strict=True) for m, n in zip(*pair, strict=True))
-        paths = [0]
-        for level, (one, spread) in enumerate(zip(own, weights, strict=True)):
-            step = [m**power * (abs(whole - n) ** power - n**power) for m, n in zip(one, spread, strict=True)]
+        every, paths = 0, [0]
+        for level, (own, spread) in enumerate(zip(multipliers, weights, strict=True)):
+            every += sum((m * n) ** power for m, n in zip(own, spread, strict=True))
+            step = [m**power * (abs(whole - n) ** power - n**power) for m, n in zip(own, spread, strict=True)]
             paths = [paths[node] + value for node, value in zip(tree[level] if level else [0], step, strict=True)]
-        found.append(every + max(paths))
-    return found[0], found[1]
+        largest.append(every + max(paths))
+    return largest[0], largest[1]
 
 
 def digest_of_tree(factor: Fields) -> str:
@@ -249,6 +265,7 @@ def strategy_faults(factors: Mapping[str, Fields]) -> Iterator[str]:
 
 
 def misshapen(factor: Fields) -> str:
+    """Return why a strategy is no valid one, as the end of a sentence; empty if it is valid."""
     count = math.prod(factor["shape"])
     if not factor["shape"] or min(factor["shape"]) < 1:
         return "has no cells"
@@ -264,7 +281,10 @@ def misshapen(factor: Fields) -> str:
         squared, absolute = (list(map(int, factor["columns"][name])) for name in ("squared", "absolute"))
         if len(squared) != count or len(absolute) != count:
             return f"has norms of {len(squared)} columns for {count} cells"
-        if any(not 0 <= a <= s <= a * a for s, a in zip(squared, absolute, strict=True)):
+        if any(
+            not 0 <= absolute_norm <= squared_norm <= absolute_norm * absolute_norm
+            for squared_norm, absolute_norm in zip(squared, absolute, strict=True)
+        ):
             return "has norms that are impossible for columns of integers"
     if "matrix" in factor and any(len(row) != count for row in factor["matrix"]):
         return f"has rows that do not have {count} cells"
@@ -276,15 +296,15 @@ def misshapen(factor: Fields) -> str:
 
 def _misshapen_tree(factor: Fields) -> str:
     """Return the fault of a strategy on a tree whose levels do not fit together or do not end at its cells."""
-    sizes = [len(unpacked(one)) for one in factor["multipliers"]]
-    parents = [unpacked(one) for one in factor["parents"]]
+    values = [unpacked(packed) for packed in factor["multipliers"]]
+    sizes = [len(multipliers) for multipliers in values]
+    parents = [unpacked(packed) for packed in factor["parents"]]
     spread = unpacked(factor["spread"]) if factor["spread"] else [1] * sizes[-1]
     if sizes != [1, *map(len, parents)] or sizes[-1:] != factor["shape"] or len(spread) != sizes[-1] or min(spread) < 1:
         return "has levels that do not match its tree"
-    if any(set(own) != set(range(size)) for size, own in zip(sizes, parents, strict=False)):
+    if any(set(level_parents) != set(range(size)) for size, level_parents in zip(sizes, parents, strict=False)):
         return "has a node without children, or a child of no node"
-    values = [unpacked(one) for one in factor["multipliers"]]
-    if any(min(one) < 0 or max(one) >= MOST_MULTIPLIER for one in values) or min(values[-1]) < 1:
+    if min(map(min, values)) < 0 or max(map(max, values)) >= MOST_MULTIPLIER or min(values[-1]) < 1:
         return "has multipliers of a tree that are not whole numbers of at least 0, or 1 for leaves"
     known = factor["known"]
     if (factor["spread"] and (values[0][0] or sum(spread) >= MOST_SPREAD)) or any(map(any, values[: known + 1])):
@@ -294,18 +314,18 @@ def _misshapen_tree(factor: Fields) -> str:
 
 def _misshapen_spectrum(factor: Fields) -> str:
     """Return the fault of a spectral strategy whose integers are not those of its axis."""
-    known, own, spread = (unpacked(factor[name]) for name in ("coefficients", "multipliers", "spread"))
+    known, multipliers, spread = (unpacked(factor[name]) for name in ("coefficients", "multipliers", "spread"))
     shape = factor["shape"]
     if (
         len(shape) != 1
-        or len(own) != shape[0]
+        or len(multipliers) != shape[0]
         or len(known) != shape[0] + 2 - factor["even"]
         or len(spread) != shape[0]
     ):
         return "has not a coefficient for each distance, and a multiplier and a weight for each cell"
     if OTHER_FORMS & set(factor):
         return "has entries of another form beside its integers"
-    if min(own) < 1 or known[-1] < 0 or any(after > before for before, after in pairwise(known)):
+    if min(multipliers) < 1 or known[-1] < 0 or any(after > before for before, after in pairwise(known)):
         return "has coefficients that increase or are negative, or multipliers below 1"
     return "has weights below 0, or only 0" if min(spread) < 0 or not any(spread) else ""
 
@@ -346,6 +366,8 @@ def check_records(
 ) -> tuple[dict[Owner, Events], list[str]]:
     """Return the events of the records by part and entry, each computed from its integers, and the faults found.
 
+    Events are counts of (kind, exact cost); a part with any fault in the records has none.
+
     Parameters
     ----------
     records : sequence of dict
@@ -355,15 +377,16 @@ def check_records(
         Strategies by name.
     """
     faults, owned = list[str](), defaultdict[Owner, list[Fields]](list)
-    norm, known = {key: norms(one) for key, one in factors.items()}, {key: digest(one) for key, one in factors.items()}
+    norms_by_name = {key: norms(factor) for key, factor in factors.items()}
+    digests = {key: digest(factor) for key, factor in factors.items()}
     for record in records:
         owned[record["part"], record["entry"]].append(record)
-        faults += record_faults(record, parts[record["part"]], norm, known)
+        faults += record_faults(record, parts[record["part"]], norms_by_name, digests)
 
     events = dict[Owner, Events]()
-    for owner, own in owned.items():
-        events[owner] = Events() if faults else events_of_part(own, parts[owner[0]], norm, owner[1])
-        faults += [*row_faults(own, parts[owner[0]]), *choice_faults(own, parts[owner[0]])]
+    for owner, owner_records in owned.items():
+        events[owner] = Events() if faults else events_of_part(owner_records, parts[owner[0]], norms_by_name, owner[1])
+        faults += [*row_faults(owner_records, parts[owner[0]]), *choice_faults(owner_records, parts[owner[0]])]
     return events, faults
 
 
@@ -415,9 +438,13 @@ def choice_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
     """Yield a fault if a part that draws only what it selects has other selections than draws."""
     if (bound := part.get("selected")) is None:
         return
-    drawn = {one["decision"]: int(one["count"]) for one in records if not is_selection(one) and one["bound"] == bound}
-    chosen = {one["chooses"]: int(one["count"]) for one in records if is_selection(one)}
-    if chosen != drawn or any("scale" not in one for one in records if is_selection(one)):
+    drawn = {
+        record["decision"]: int(record["count"])
+        for record in records
+        if not is_selection(record) and record["bound"] == bound
+    }
+    chosen = {record["chooses"]: int(record["count"]) for record in records if is_selection(record)}
+    if chosen != drawn or any("scale" not in record for record in records if is_selection(record)):
         yield f"{records[0]['part']} has other selections than draws of what they select"
 
 
@@ -426,10 +453,13 @@ def is_selection(record: Fields) -> bool:
 
 
 def is_possible(record: Fields) -> bool:
-    """Return whether the noise is valid: one of two distributions, with more variance than smoothing uses."""
+    """Return whether the noise of a record is valid: Gaussian or Laplace, not both, with a positive multiplier.
+
+    A Gaussian variance must exceed 8, which smoothing takes off; a Laplace scale must be positive.
+    """
     laplace, variance = record.get("laplace"), record.get("variance")
-    one, both = laplace if variance is None else variance, None not in (laplace, variance)
-    return not both and int(one or 0) > (SMOOTHING if laplace is None else 0) and int(record["multiplier"]) > 0
+    amount, both = laplace if variance is None else variance, None not in (laplace, variance)
+    return not both and int(amount or 0) > (SMOOTHING if laplace is None else 0) and int(record["multiplier"]) > 0
 
 
 def bound_of(record: Fields, part: Fields) -> Fields:
@@ -448,15 +478,21 @@ def changes(bound: Fields) -> tuple[list[int], list[int]]:
 
 
 def sensitivities(record: Fields, part: Fields, norm: Mapping[str, tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return the squared L2 and the L1 sensitivity of a record for each alternative change, over all steps."""
+    """Return the squared L2 and the L1 sensitivity of a record for each alternative change, over all steps.
+
+    A record of a strategy measures a product of factors, so the norms of a column multiply. One unit that changes
+    counts by at most c in sum moves the result by at most c times a column: squared by the squared L2 norm × c².
+    `norm` has both norms by the name of the factor.
+    """
     squared, absolute = changes(bound_of(record, part))
     steps, named = int(part["steps"]), record["factors"]
     if steps < 1:
         raise ValueError("a part without steps")
     if named:
-        over, above = (math.prod(norm[key][which] for key in named) for which in (0, 1))
-        squared, absolute = [over * one**2 for one in absolute], [above * one for one in absolute]
-    return [one * steps**2 for one in squared], [one * steps for one in absolute]
+        squared_norm, absolute_norm = (math.prod(norm[key][which] for key in named) for which in (0, 1))
+        squared = [squared_norm * value**2 for value in absolute]
+        absolute = [absolute_norm * value for value in absolute]
+    return [value * steps**2 for value in squared], [value * steps for value in absolute]
 
 
 def noise_cost(record: Fields, squared: int, absolute: int) -> Fraction:
@@ -468,9 +504,13 @@ def noise_cost(record: Fields, squared: int, absolute: int) -> Fraction:
 
 
 def events_of_part(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]], entry: str) -> Events:
-    """Return the events of a part under an entry."""
+    """Return the events of a part under an entry: counts of (kind, exact cost).
+
+    Parts of a matrix over periods draw the same for each row, so the events of row 0 cost what all rows do, times a
+    factor of the matrix. `norm` has the norms of the strategies by name.
+    """
     outer = part.get("outer")
-    drawn = records if outer is None else [one for one in records if one["row"] == 0]
+    drawn = records if outer is None else [record for record in records if record["row"] == 0]
     events = composed(drawn, part, norm)
     if outer is not None:
         factor = factor_of(outer, any(kind == "laplace" for kind, _ in events))
@@ -479,7 +519,7 @@ def events_of_part(records: Sequence[Fields], part: Fields, norm: Mapping[str, t
 
 
 def composed(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]]) -> Events:
-    """Return the events of records, with those of groups together."""
+    """Return the events of records: one for each draw, and one for a group of draws that a unit changes together."""
     events, groups = Events(), defaultdict[str, list[Fields]](list)
     for record in records:
         if "group" in record:
@@ -489,10 +529,10 @@ def composed(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[i
         else:
             kind = "gaussian" if record.get("laplace") is None else "laplace"
             events[kind, Fraction(record["cost"])] += int(record.get("count", 1))
-    for own in groups.values():
-        if any(one.get("laplace") is not None for one in own):
+    for group in groups.values():
+        if any(record.get("laplace") is not None for record in group):
             raise ValueError("draws that change together have Gaussian noise")
-        events["gaussian", group_cost(own, part, norm)] += 1
+        events["gaussian", group_cost(group, part, norm)] += 1
     return events
 
 
@@ -550,7 +590,11 @@ def factor_of(outer: Fields, laplace: bool) -> int:
 
 
 def largest_cost(rows: Sequence[Sequence[int]], together: int) -> int:
-    """Return the largest Σ |(RᵀR)[s, s']| over sets of k columns, or an upper bound of it if there are many sets."""
+    """Return the largest Σ |(RᵀR)[s, s']| over sets of k columns, or an upper bound of it if there are many sets.
+
+    `rows` is the lower triangular matrix R of integers over periods, k = `together` the number of periods with records
+    of one unit. The upper bound takes for each column the k − 1 largest products with others.
+    """
     number = len(rows)
     columns = [[rows[t][s] for t in range(s, number)] for s in range(number)]
     if together == 1:
@@ -583,10 +627,10 @@ def row_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
         return
     rows = defaultdict[int, list[Fields]](list)
     for record in records:
-        rows[record["row"]].append({name: one for name, one in record.items() if name not in ("row", "file")})
+        rows[record["row"]].append({name: value for name, value in record.items() if name not in ("row", "file")})
     if sorted(rows) != list(range(len(rows))) or len(rows) > len(outer["rows"]):
         yield "the drawn rows of a matrix are not its first ones"
-    elif others := [row for row, own in rows.items() if own != rows[0]]:
+    elif others := [row for row, row_records in rows.items() if row_records != rows[0]]:
         yield f"row {others[0]} ({outer['names'][others[0]]}) has other draws than row 0 ({outer['names'][0]})"
     if any(map(is_selection, records)) or "delta" in part:
         yield "rows of a matrix have selections or an additive δ, which have no cost over all rows"
@@ -649,7 +693,11 @@ def tail(distance: int, variance: int) -> float:
 
 
 def split_delta(threshold: int, step: int, variance: int, rows: int) -> float:
-    """Return the largest 1 − Π (1 − P(z ≥ t − m r_j)) over all ways to divide the rows of a unit over values."""
+    """Return the largest 1 − Π (1 − P(z ≥ t − m r_j)) over all ways to divide the rows of a unit over values.
+
+    A value with r_j rows of the unit alone passes the threshold t with noise z and multiplier m. The best division is
+    found for 1, 2, … rows in turn, by the sum of the losses −log(1 − P).
+    """
     passing = [tail(threshold - step * own, variance) for own in range(1, min(rows, MOST_SPLIT) + 1)]
     if max(passing) >= 1:
         return 1.0
@@ -666,9 +714,9 @@ def split_delta(threshold: int, step: int, variance: int, rows: int) -> float:
 def vote_delta(threshold: int, step: int, variance: int, vote: int, values: int) -> float:
     """Return the largest probability that one of the values for which one unit alone votes passes the threshold."""
     found = 0.0
-    for own in range(1, min(values, vote**2) + 1):
-        passing = tail(threshold - step * math.isqrt(vote**2 // own), variance)
-        found = max(found, 1.0 if passing >= 1 else -math.expm1(own * math.log1p(-passing)))
+    for voted in range(1, min(values, vote**2) + 1):
+        passing = tail(threshold - step * math.isqrt(vote**2 // voted), variance)
+        found = max(found, 1.0 if passing >= 1 else -math.expm1(voted * math.log1p(-passing)))
     if values > vote**2:  # such votes have no weight
         found = max(found, -math.expm1(values * math.log1p(-tail(threshold, variance))))
     return found
@@ -680,8 +728,9 @@ def vote_delta(threshold: int, step: int, variance: int, vote: int, values: int)
 def shape_faults(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> Iterator[str]:
     """Yield a fault if the strategy of a record does not fit the cells of its attributes, or its numbers.
 
-    A record belongs to the cells of a number in parts of 1/R, which are at least 0 and sum to 1. So columns of a
-    strategy bound its effect as for attributes, and counts are multiples of 1/R, which the multiplier must be of R.
+    A number is divided into R equal parts of 1/R: a record is spread over cells with parts that are at least 0 and sum
+    to 1. So columns of a strategy bound its effect as for attributes, and counts are multiples of 1/R, which the
+    multiplier must be of R.
     """
     names, axes = record.get("attributes"), part.get("axes", {})
     if names is None:
@@ -718,15 +767,16 @@ def measured(axis: Fields) -> int:
 def _total_faults(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> Iterator[str]:
     """Yield faults of a draw with a number of which the total over a unit is bounded, instead of each value.
 
-    A record is then −t/2 and t/2 beside equal parts of 1/2, with Σ|t| at most the number of rows of a unit. So columns
-    bound the effect of a unit if every row of the strategy sums to zero along this axis, and no other one has totals.
+    A record of value t is then −t/2 and t/2 beside equal parts of 1/2, with Σ|t| at most the number of rows of a unit.
+    So columns bound the effect of a unit if every row of the strategy sums to zero along this axis, and no other one
+    has totals.
     """
     names, axes = record["attributes"], part["axes"]
-    own = [axis for axis, name in enumerate(names) if "total_of" in axes[name]]
+    with_totals = [axis for axis, name in enumerate(names) if "total_of" in axes[name]]
     rows_of_unit = changes(bound_of(record, part))[1]
-    if any([axes[names[axis]]["total_of"]] != rows_of_unit for axis in own):
+    if any([axes[names[axis]]["total_of"]] != rows_of_unit for axis in with_totals):
         yield f"the measurement of ({', '.join(names)}) has a total over another number of rows of a unit"
-    if len(own) > 1 or any(not is_centred(record["factors"], factors, axis) for axis in own):
+    if len(with_totals) > 1 or any(not is_centred(record["factors"], factors, axis) for axis in with_totals):
         yield f"the measurement of ({', '.join(names)}) is not bounded by the total of a unit"
 
 
@@ -739,22 +789,22 @@ def is_grouped(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> b
     if "attributes" not in record:
         return False
     shape, full = shape_of(record, factors), [measured(part["axes"][name]) for name in record["attributes"]]
-    smaller = len(shape) == len(full) and all(one <= most for one, most in zip(shape, full, strict=True))
+    smaller = len(shape) == len(full) and all(size <= full_size for size, full_size in zip(shape, full, strict=True))
     return smaller and shape != full and int(record["decision"]) > 0
 
 
 def is_centred(names: Sequence[str], factors: Mapping[str, Fields], axis: int) -> bool:
     """Return whether every row of a strategy sums to zero along an axis."""
-    one = factors[names[0 if len(names) == 1 else axis]]
-    shape, place = one["shape"], axis if len(names) == 1 else 0
-    if one["kind"] == "center":
+    factor = factors[names[0 if len(names) == 1 else axis]]
+    shape, place = factor["shape"], axis if len(names) == 1 else 0
+    if factor["kind"] == "center":
         return len(shape) == 1
-    if not {"matrix", "packed"} & set(one):
+    if not {"matrix", "packed"} & set(factor):
         return False
     size, inner = shape[place], math.prod(shape[place + 1 :])
     return not any(
         sum(row[first : first + size * inner : inner])
-        for row in rows(one)
+        for row in rows(factor)
         for block in range(0, math.prod(shape), size * inner)
         for first in range(block, block + inner)
     )
