@@ -181,22 +181,27 @@ class Places:
 
 
 @lru_cache(maxsize=8)
-def _places(domain: Domain, own: Hierarchy) -> Places:
-    found = list[Mapping[Any, int]]()
-    for depth, name in enumerate(own.names):
+def _places(domain: Domain, hierarchy: Hierarchy) -> Places:
+    """Return the codes of all areas of a hierarchy by label: for each level, and for labels that mean one area alone.
+
+    A code is the level from 1 in the upper bits and the cell in the lower ones. A label on several levels is one area
+    if it has the same leaves on each.
+    """
+    by_level = list[Mapping[Any, int]]()
+    for depth, name in enumerate(hierarchy.names):
         codes = [(depth + 1 << LEVEL) + cell for cell in range(domain[name].size)]
         labels = list(domain[name].labels)
-        found.append(dict(zip(map(str, labels), codes, strict=True)) | dict(zip(labels, codes, strict=True)))
+        by_level.append(dict(zip(map(str, labels), codes, strict=True)) | dict(zip(labels, codes, strict=True)))
 
     alone: dict[Any, int] = {}
     several: set[Any] = set()
-    for codes_of in found:
+    for codes_of in by_level:
         for label in alone.keys() & codes_of.keys():
-            if _leaves(own, alone[label]) != _leaves(own, codes_of[label]):
+            if _leaves(hierarchy, alone[label]) != _leaves(hierarchy, codes_of[label]):
                 several.add(label)
         alone |= codes_of
 
-    return Places(tuple(found), {label: code for label, code in alone.items() if label not in several})
+    return Places(tuple(by_level), {label: code for label, code in alone.items() if label not in several})
 
 
 def _find(own: Hierarchy, places: Places, label: Any) -> int:
@@ -258,14 +263,15 @@ def chosen_records(domain: Domain, query: Any) -> tuple[AttributeSet, Floats]:
 
 
 def _mask(domain: Domain, name: str, values: Any) -> Floats:
+    """Return 1 for the cells of the given value or values of an attribute and 0 for others (shape cells)."""
     attribute = domain.attribute(name)
     listed = list(values) if isinstance(values, list | tuple | set | range) else [values]
-    found = np.zeros(attribute.size)
+    mask = np.zeros(attribute.size)
     for value in listed:
         if value not in attribute.cell_of:
             raise JobError(
                 f"query.{name}", safe_repr(value), f"values of {name}", nearest(str(value), map(str, attribute.labels))
             )
-        found[attribute.cell_of[value]] = 1.0
+        mask[attribute.cell_of[value]] = 1.0
 
-    return found
+    return mask

@@ -129,6 +129,7 @@ def _published_by(about: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _file(folder: Path, name: str) -> dict[str, Any]:
+    """Return the Croissant description of a file: its name, size, format and SHA-256."""
     content = (folder / name).read_bytes()
     return {
         "@type": "cr:FileObject",
@@ -152,6 +153,7 @@ def _records(name: str, table: pa.Table, file: str, meanings: Mapping[str, str])
 
 
 def _field(table: str, column: pa.Field, file: str, meanings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the Croissant description of a column of a table in a file."""
     header = escape_formula(column.name) if file.endswith(".csv") else column.name  # as the files have it
     description = {"description": meanings[column.name]} if column.name in meanings else {}
     return {

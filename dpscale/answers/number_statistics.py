@@ -145,6 +145,7 @@ def _ratio_figures(answers: Floats, moments: Floats, width: float) -> Figures:
 def _figures(
     answered: Answered, family: SumQueries | MeanQueries | VarianceQueries, name: str, by: Sequence[str], level: float
 ) -> Figures:
+    """Return estimates, errors and intervals of a sum, mean or variance of number `name`, for each cell of `by`."""
     check_level(level)
     domain = answered.estimates.workload.domain
     number = number_named(domain, name, family.name)

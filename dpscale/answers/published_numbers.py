@@ -135,6 +135,11 @@ def _statistics(part: WorkloadPart) -> dict[str, StatisticTable]:
 def _published(
     answered: Answered, statistic: tuple[WorkloadPart, str, AttributeSet], found: pa.Table, counts: Integers | None
 ) -> NumberTable:
+    """Return a table for publication of a statistic: label columns, counts, and value, margin, interval and error.
+
+    Figures are rounded to DIGITS digits of the smallest error. `found` has the exact table, `counts` the records of
+    its rows.
+    """
     part, name, by = statistic
     domain = answered.estimates.workload.domain
     number = next(one for one in domain.numbers if one.name in part.extended(by))
@@ -146,8 +151,8 @@ def _published(
     margin = np.maximum(high - value, value - low)
     known = error[np.isfinite(error) & (error > 0)]
     places = max(DIGITS - 1 - math.floor(math.log10(known.min())), 0) if known.size else 6
-    for column, own in zip(COLUMNS[1:6], (value, margin, low, high, error), strict=True):
-        columns[column] = pa.array(np.round(own, places), from_pandas=True)
+    for column, figures in zip(COLUMNS[1:6], (value, margin, low, high, error), strict=True):
+        columns[column] = pa.array(np.round(figures, places), from_pandas=True)
     title = f"{name} of {number.name}" if _has_cells(part) else name
     title += f" by {', '.join(by)}" if by else ""
     unit = number.name if name in STATISTIC_TABLES else part.unit(part.extended(by))

@@ -228,6 +228,10 @@ def cumulative_counts(answered: Answered, name: str, group: Group = ()) -> Cumul
 
 
 def _computed(answered: Answered, name: str, group: Group) -> CumulativeCounts:
+    """Return the cumulative counts of a group over the cells of a numeric attribute, made monotone, with their moments.
+
+    On many cells moments are computed at SAMPLED places only.
+    """
     attribute = numeric_attribute(answered, name)
     n = attribute.listed
     places = np.arange(n) if n <= ALL_CELLS else np.linspace(0, n - 1, SAMPLED).astype(np.int64)

@@ -142,6 +142,7 @@ def _is_end(name: str, others: Sequence[str]) -> bool:
 
 
 def _shown(row: Mapping[str, Any], name: str) -> str:
+    """Return the text of a value in a result row: with its interval if it has one, "too few" if it is unknown."""
     value, low = row[name], row.get(f"{name}_low")
     if f"{name}_low" not in row:
         return "" if value is None else str(value)
@@ -209,6 +210,7 @@ class _Rows:
         return Figures(*(np.asarray(one, np.float64)[self.order] for one in found))
 
     def _figures(self, value: Value) -> Figures:
+        """Return estimates, errors and intervals of a value of the SELECT list for each row of the result."""
         match value:
             case TermSum():
                 return self._linear(value)
@@ -275,6 +277,10 @@ class _Rows:
         return Figures(shift + found[:, 0], found[:, 1], shift + found[:, 2], shift + found[:, 3])
 
     def _spread(self, value: Spread) -> Figures:
+        """Return a variance q / n − (t / n)², or its root, for each row from sums of squares q, sums t and counts n.
+
+        Errors follow from the covariance of the three by the derivatives; rows with too few records are NaN.
+        """
         (q, t, n), moments = self.moments([value.squares, value.sums, value.counts])
         seen = _seen(n, moments[:, 2, 2], self.width) & (n > 1)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -291,6 +297,10 @@ class _Rows:
         return Figures(*(np.where(seen, one, np.nan) for one in (estimate, errors, low, high)))
 
     def _rank(self, value: Rank) -> Figures:
+        """Return a quantile for each row from noisy cumulative counts, with half of its interval as error.
+
+        Variances of two sums and of their total give the covariances of the counts with the last one.
+        """
         attribute, terms = self.block.rank_terms(value)
         up_to = [TermSum(((1.0, term),)) for term in terms]
         answers, errors = self._answers([*up_to, *(one.plus(up_to[-1]) for one in up_to)])

@@ -138,6 +138,10 @@ class Answered:
     def _part_table(
         self, part: WorkloadPart, ordered: AttributeSet, names: AttributeSet, level: float, joint: bool
     ) -> pa.Table:
+        """Return the answers of a part on a set as a table: labels, estimates, errors and intervals.
+
+        `ordered` has the attributes in the order of the domain, `names` in the order of the columns.
+        """
         figures = self._figures(part, ordered, level, joint)
         if part.factorizes:
             order = [ordered.index(name) for name in names]
@@ -247,6 +251,7 @@ class Answered:
         return self._linear(names, queries)
 
     def _linear(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
+        """Return answers and standard errors of queries on attributes (shape queries × cells of each) in any order."""
         domain = self.estimates.workload.domain
         ordered = domain.ordered(names)
         simulated = getattr(self.estimates, "errors", None) is not None

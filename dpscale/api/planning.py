@@ -312,12 +312,15 @@ class ReleasePlan:
         return expected_errors(self.measurements, self._budget)["families"]
 
     def _facts(self) -> list[tuple[str, str]]:
+        """Return pairs (name, text) that a notebook shows of the plan: queries, budget, errors and ledger."""
         from dpscale.runs.stages.preview import planned_risk
 
         privacy, risk = self.job.privacy, planned_risk(self.job)
         budget = [f"{name} {value:g}" for name in ("epsilon", "delta", "rho", "renyi", "privacy_cost")
                   if (value := getattr(privacy, name)) is not None]  # fmt: skip
-        errors = [(f"error of {one['family']}", f"{figure(one['error'])} {one['unit']}") for one in self._families]
+        errors = [
+            (f"error of {family['family']}", f"{figure(family['error'])} {family['unit']}") for family in self._families
+        ]
         return [("queries", f"{self.measurements.workload.query_count:,}"), ("budget", ", ".join(budget)),
                 ("protects", self.protects), ("attack risk", risk.rates), ("mechanism", self.measurements.mechanism),
                 *(errors or [("errors", "known after the run")]),

@@ -141,19 +141,20 @@ def warn_spent(job: Job) -> None:
 
 
 def _framed(content: Mapping[str, Any], folder: Path) -> Job:
-    given = content.get("data", {})
-    if SEVERAL & content.keys() or not isinstance(given, Mapping):
+    """Return the job of a table that is given as a frame; refuse settings of files and of several tables."""
+    data = content.get("data", {})
+    if SEVERAL & content.keys() or not isinstance(data, Mapping):
         raise JobError("data", "a frame for a job of several tables", "a job of one table", "write it to files")
-    if given.get("period") is not None:
+    if data.get("period") is not None:
         raise JobError("data.period", "given together with a frame", "files, which are read again for later periods",
                        "write the frame to files")  # fmt: skip
     for name in ("path", *FILES_ONLY):
-        if name in given and (name, given[name]) != ("path", FRAME):
+        if name in data and (name, data[name]) != ("path", FRAME):
             raise JobError(f"data.{name}", "given together with a frame", "a frame or files", "leave one out")
-    read = Job.parse({**content, "data": {**given, "path": FRAME}}, folder)
-    if read.privacy.dataset is None:
+    job = Job.parse({**content, "data": {**data, "path": FRAME}}, folder)
+    if job.privacy.dataset is None:
         raise JobError("privacy.dataset", "missing", "the name of the frame's data in the ledger", "add it")
-    return read
+    return job
 
 
 def refine(

@@ -204,21 +204,22 @@ def _read_ledger(place: str, dataset: str, editions: Sequence[Edition], is_given
 
 
 def _by_ledger(stated: Mapping[str, Any], editions: Sequence[Edition], name: str) -> dict[str, Any]:
+    """Return what the site shows of the ledger: sentences on cost and cap, notes, and a row for each release."""
     releases, spent, cap = stated["releases"], stated["spent"], stated["cap"]
     number = f"{len(releases):,} release{'s' * (len(releases) != 1)}"
     data = name if name == public_name(None) else f"the dataset {name}"
-    said = [f"{number} of {data} cost {_cost(spent['epsilon'], spent['delta'])} in total. This is the state of the"
+    sentences = [f"{number} of {data} cost {_cost(spent['epsilon'], spent['delta'])} in total. This is the state of the"
             " ledger, which counts every release of these data, also those that are not on this site."]  # fmt: skip
     if cap:
-        left = stated["remaining_epsilon"]
-        more = f"one more release may cost {_cost(left, cap['delta'])}" if left else "nothing is left"
-        said.append(f"The cap of the total is {_cost(cap['epsilon'], cap['delta'])}; {more}.")
+        remaining = stated["remaining_epsilon"]
+        more = f"one more release may cost {_cost(remaining, cap['delta'])}" if remaining else "nothing is left"
+        sentences.append(f"The cap of the total is {_cost(cap['epsilon'], cap['delta'])}; {more}.")
     else:
-        said.append("There is no cap on the total.")
+        sentences.append("There is no cap on the total.")
     rows = [{"release": row["release"], "day": row["reserved_at"][:10], "epsilon": row["own"]["epsilon"],
              "delta": row["own"]["delta"], "state": row["state"], **_page_of(row["release"], editions)}
             for row in releases]  # fmt: skip
-    return {"sentences": said, "notes": stated["notes"], "releases": rows}
+    return {"sentences": sentences, "notes": stated["notes"], "releases": rows}
 
 
 def _by_manifest(editions: Sequence[Edition]) -> dict[str, Any]:

@@ -98,6 +98,7 @@ class Kernel:
         return _kernel, (self.py_func.__module__, self.py_func.__qualname__)
 
     def _compile(self) -> Any:
+        """Return the function compiled by Numba, from its cache if this user has one."""
         import numba
 
         _listen()
@@ -136,6 +137,7 @@ class Announcer:
             self.seconds += self._clock() - self._began
 
     def _announce(self) -> None:
+        """Print how many loops were compiled and how long it took, with EVERY_SECONDS or more between lines."""
         if not announced or self.seconds < self._next:
             return
         known = f"{len(self.loops)} in {self.seconds:.0f} s"

@@ -139,6 +139,7 @@ def no_memory() -> TransientError:
 
 
 def _redacted(error: Exception, what: str) -> DpscaleError:
+    """Return the error of this package for any other one, without its text, which may reveal records."""
     if out_of_memory(error):
         return no_memory()
     if isinstance(error, OSError):

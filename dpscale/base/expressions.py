@@ -74,14 +74,15 @@ class ExpressionReader:
         self.tokens = [one for one in self._split(text) if one.kind != "blank"]
 
     def _split(self, text: str) -> list[Token]:
-        found, at = [], 0
+        """Return the tokens of a text with their places, and a last token "end"; refuse what is no token."""
+        tokens, at = [], 0
         while at < len(text):
             match = TOKEN.match(text, at)
             if match is None or (match.lastgroup == "arithmetic" and not self.sums):
                 self.refuse(Token("none", text[at], at), self.takes)
-            found.append(Token(str(match.lastgroup), match.group(), at))
+            tokens.append(Token(str(match.lastgroup), match.group(), at))
             at = match.end()
-        return [*found, Token("end", "", len(text))]
+        return [*tokens, Token("end", "", len(text))]
 
     @property
     def next(self) -> Token:
@@ -124,6 +125,7 @@ class ExpressionReader:
         return tuple(values)
 
     def literal(self) -> Literal:
+        """Read a literal: a text in quotes (doubled inside), a number, a date, true or false."""
         token = self.take()
         if token.kind == "text":
             quote = token.text[0]
@@ -188,7 +190,7 @@ class ConditionReader(ExpressionReader, ABC):
         """Read a single condition."""
 
     @abstractmethod
-    def joined(self, word: str, one: Any, other: Any) -> Any:
+    def joined(self, word: str, first: Any, second: Any) -> Any:
         """Return two conditions joined by "and" or "or"."""
 
     @abstractmethod
@@ -208,12 +210,13 @@ class ConditionReader(ExpressionReader, ABC):
         return found
 
     def single(self) -> Any:
+        """Read a condition, `not` before one, or one in parentheses."""
         if self.take_if("not"):
             return self.negated(self.single())
         if self.take_if("("):
-            found = self.either()
+            condition = self.either()
             self.expect(")")
-            return found
+            return condition
         return self.condition()
 
     def membership(self, operand: Comparable) -> Any:

@@ -85,6 +85,7 @@ def takes_of(model: type[BaseModel], name: str) -> str:
 
 
 def _refused(where: str, fault: ErrorDetails, takes: str) -> JobError:
+    """Return the error of this package for a setting that its model refuses, with the nearest accepted value."""
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
     if isinstance(refused, JobError):  # raised by a validator
         return refused

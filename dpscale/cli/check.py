@@ -138,15 +138,17 @@ def _table(one: dict[str, Any]) -> str:
 OTHERS = {"loops": "from a row to itself", "repeated": "that repeat a link"}
 
 
-def _link(one: dict[str, Any]) -> list[str]:
-    ends = f"{one['null_ends']:,} with a null key, {one['dangling']:,} with a key of no row"
-    others = [f"{one[name]:,} {text}" for name, text in OTHERS.items() if one[name]]
-    lines = [f"link {one['name']}: {one['rows']:,} rows, {', '.join([ends, *others])}"]
-    for side, of in one["degrees"].items():
-        spread = ", ".join(f"{name} {of[name]:g}" for name in ("50%", "90%", "99%", "max"))
-        lines.append(f"    {side} degree: mean {of['mean']:.3g}, {spread}; {of['none']:,} of {of['rows']:,} have none")
-    over = f"{one['links_beyond']:,} links of {one['rows_beyond']:,} rows exceed it and would be {one['beyond_is']}"
-    lines.append(f"    max_degree {one['max_degree']}: {over}" if one["beyond_is"] != "any number" else
+def _link(link: dict[str, Any]) -> list[str]:
+    """Return the lines on one link: rows with faulty keys, degrees of both sides, and what max_degree would drop."""
+    ends = f"{link['null_ends']:,} with a null key, {link['dangling']:,} with a key of no row"
+    others = [f"{link[name]:,} {text}" for name, text in OTHERS.items() if link[name]]
+    lines = [f"link {link['name']}: {link['rows']:,} rows, {', '.join([ends, *others])}"]
+    for side, degrees in link["degrees"].items():
+        spread = ", ".join(f"{name} {degrees[name]:g}" for name in ("50%", "90%", "99%", "max"))
+        without = f"{degrees['none']:,} of {degrees['rows']:,} have none"
+        lines.append(f"    {side} degree: mean {degrees['mean']:.3g}, {spread}; {without}")
+    over = f"{link['links_beyond']:,} links of {link['rows_beyond']:,} rows exceed it and would be {link['beyond_is']}"
+    lines.append(f"    max_degree {link['max_degree']}: {over}" if link["beyond_is"] != "any number" else
                  "    unlimited degree of a parent")  # fmt: skip
     return lines
 

@@ -35,6 +35,7 @@ class _Group(click.Group):
     """Command group that turns dpscale's errors into one sentence on stderr and their exit code."""
 
     def invoke(self, context: click.Context) -> Any:
+        """Run a command; print an error as one sentence with its remedy, and exit with the code of its kind."""
         _write_utf8()
         if debugging():
             click.echo(f"dpscale: {DEBUG_WARNING}", err=True)
@@ -116,6 +117,7 @@ def show_cause(error: BaseException | None) -> None:
 
 
 def _kind_alone(failure: Any) -> None:
+    """Print of a failure in a thread or destructor its kind alone: its text may reveal records."""
     try:
         show_cause(failure.exc_value)
         if failure.exc_type is not SystemExit:

@@ -182,6 +182,7 @@ def _spent(summary: dict[str, Any]) -> str:
 
 
 def _decimal(value: Any) -> str:
+    """Return an exact number such as "1/3" as a decimal of six digits, and any other value as it is."""
     from fractions import Fraction
 
     try:

@@ -108,6 +108,7 @@ def ledger_text(summary: dict[str, Any]) -> str:
 
 
 def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
+    """Return the lines that `dpscale ledger show` prints on a dataset: unit, caps, what is spent and left, releases."""
     return [
         f"dataset {name}: {_in_words(dataset)}",
         *_line("protects", dataset["protects"] or "no unit yet"),
@@ -116,11 +117,15 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
         *(line for cap in dataset["former_caps"] for line in _line("before", _cap(cap))),
         *(line for cap in dataset.get("period_caps", ()) for line in _line(f"cap/{cap['period']}", _cap(cap))),
         *_line("spent", _spent(dataset["spent"], dataset["currency"])),
-        *(line for name, one in dataset.get("analysts", {}).items() for line in _line("analyst", _analyst(name, one))),
         *(
             line
-            for name, one in dataset.get("periods", {}).items()
-            for line in _line("period", f"{name or 'none'}: {_spent(one, dataset['currency'])}")
+            for name, figures in dataset.get("analysts", {}).items()
+            for line in _line("analyst", _analyst(name, figures))
+        ),
+        *(
+            line
+            for name, figures in dataset.get("periods", {}).items()
+            for line in _line("period", f"{name or 'none'}: {_spent(figures, dataset['currency'])}")
         ),
         *_line("reserved", _spent(dataset["reserved"], dataset["currency"])),
         *_line("left", _left(dataset, dataset["cap"], dataset["currency"])),

@@ -113,6 +113,7 @@ def _heads(ledger: str) -> dict[str, int]:
 
 
 def _check(folder: str, public_key: str | None, ledger: str | None, as_json: bool) -> None:
+    """Check a bundle and print what was found, as lines or as JSON."""
     from dpscale.audit.evidence.check import check_bundle
     from dpscale.audit.evidence.optimality import check_optimality
 
@@ -126,6 +127,7 @@ def _check(folder: str, public_key: str | None, ledger: str | None, as_json: boo
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
+    """Yield what the check of a bundle says: signature, claims, counts of draws, and facts that cannot be verified."""
     yield f"signed by the key {found['signed_by']}" if found["signed_by"] else "unsigned: anyone may have made it"
     if not found["private"]:
         yield "NOT PRIVATE: the noise has a seed, and anyone can compute it"
@@ -144,8 +146,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     if not found["own_scripts"]:
         yield "its scripts differ from those of every known version of dpscale: read them before you run them"
     yield _optimality_line(found["optimality"])
-    for one in found["unverified"]:
-        yield f"CANNOT BE VERIFIED: {one}"
+    for fact in found["unverified"]:
+        yield f"CANNOT BE VERIFIED: {fact}"
 
 
 def _optimality_line(found: dict[str, Any]) -> str:

@@ -332,14 +332,15 @@ def _table_error(expected: dict[str, Any]) -> list[str]:
 
 
 def _link_error(expected: dict[str, Any]) -> list[str]:
+    """Return the lines on the expected errors of a link: of its measurements, and relative to random links."""
     labels = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings",
               "steps": "pairs of consecutive children"}  # fmt: skip
     if not any(expected.values()):
         return ["no share: its links are random"]
     noise = [f"{label} {expected[name]:.3g}" for name, label in labels.items() if expected.get(name) is not None]
-    left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
+    relative = [f"{100 * share:.2g} % with {int(links):,}" for links, share in (expected["random"] or {}).items()]
     lines = [f"standard deviation of the noise: {', '.join(noise)}"] if noise else []
-    lines += [f"expected error relative to random links, by number of links: {', '.join(left)}"] if left else []
+    lines += [f"expected error relative to random links, by number of links: {', '.join(relative)}"] if relative else []
     return lines + ([f"warning: {expected['loses']}"] if expected.get("loses") else [])
 
 
@@ -449,11 +450,12 @@ def _figure(key: str, value: Any) -> str:
     return figure(value) if isinstance(value, float) else whole(value) if isinstance(value, int) else str(value or "")
 
 
-def _family(one: dict[str, Any]) -> str:
-    worst = one["worst"][0]
-    sets = f"{one['sets']:,} sets, {one['queries']:,} queries"
-    attributes, unit = ", ".join(worst["attributes"]) or "the total", one["unit"]
-    return f"{one['error']:>10.4g}  {one['family']:<14} {sets:<28} {worst['error']:.4g}: {attributes}" + (
+def _family(family: dict[str, Any]) -> str:
+    """Return the line on a family of queries: its error, sets and queries, and the set with the largest error."""
+    worst = family["worst"][0]
+    sets = f"{family['sets']:,} sets, {family['queries']:,} queries"
+    attributes, unit = ", ".join(worst["attributes"]) or "the total", family["unit"]
+    return f"{family['error']:>10.4g}  {family['family']:<14} {sets:<28} {worst['error']:.4g}: {attributes}" + (
         "" if unit == "records" else f"  (in units of {unit})"
     )
 
@@ -499,10 +501,14 @@ def time_summary(job: TableJob) -> dict[str, Any]:
 
 
 def _time(time: dict[str, Any]) -> list[str]:
+    """Return the lines on a growing table: its periods, and errors as multiples of those of one period."""
     errors = time["relative_error"].items()
     gap = "" if time["certified"] is None else f"; {percent(time['certified'])} above the minimum, certified"
     return [
         f"{time['periods']} periods, {time['first']} to {time['last']}, under one charge; protects {time['protects']}",
         f"errors are multiples of those above: root mean square, first and last period{gap}",
-        *(f"{one['typical']:>10.4g}  {kind:<14} {one['first']:.4g} to {one['last']:.4g}" for kind, one in errors),
+        *(
+            f"{spread['typical']:>10.4g}  {kind:<14} {spread['first']:.4g} to {spread['last']:.4g}"
+            for kind, spread in errors
+        ),
     ]

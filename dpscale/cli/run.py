@@ -262,14 +262,17 @@ def _refinement_summary(planned: Refinement, scheduler: str | None, quiet: bool)
 
 
 def _print_refinement(summary: dict[str, Any], as_json: bool) -> None:
+    """Print the summary of a refined release as JSON, or as lines with the errors of each family."""
     if as_json:
         click.echo(json.dumps(summary))
         return
     for key, value in summary.items():
         if value is not None and key not in ("families", "levels", "together"):
             click.echo(f"{key.replace('_', ' '):>25}: {figure(value) if isinstance(value, float) else value}")
-    for one in summary["families"]:
-        click.echo(f"{one['error']:>25.4g}  {one['family']}, {one['sets']:,} sets, {one['queries']:,} queries")
+    for family in summary["families"]:
+        click.echo(
+            f"{family['error']:>25.4g}  {family['family']}, {family['sets']:,} sets, {family['queries']:,} queries"
+        )
     click.echo(summary["together"])
 
 

@@ -71,6 +71,7 @@ def _named(key: str, kinds: Mapping[str, type[Settings] | None], default: str) -
 
 
 def _kind(key: str, name: str, model: type[Settings] | None, default: bool) -> dict[str, Any]:
+    """Return the JSON schema of a table whose `key` has the value `name`, with the options of its model."""
     properties = {} if model is None else model.model_json_schema()["properties"]
     for option in properties.values():
         if isinstance(option.get("default"), float) and math.isinf(option["default"]):

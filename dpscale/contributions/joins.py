@@ -133,6 +133,10 @@ class RowLookup:
         return KeyedCodes(words[first], _stacked(codes, len(first)), whole)
 
     def locate(self, keyed: KeyedCodes, words: Words, mine: Flags) -> tuple[Codes, Flags]:
+        """Return the codes of the rows that keys name, and which keys do; refuse keys of no row unless dropped.
+
+        `mine` are the keys to look up, of those in `words`.
+        """
         at = places(keyed.words, words)
         if self.policies[1] != "drop" and (mine & (at < 0)).any():
             raise DataError(f"link {self.link}", "a key without a row", "the key of a row at both ends",

@@ -99,6 +99,10 @@ class KeyShard:
         return KeyedPart.joined([self._segment(places, starts[part : part + 2]) for places, starts in self.segments])
 
     def _segment(self, places: tuple[int, ...], ends: Integers) -> KeyedPart:
+        """Return one segment of a shard's file: the words of its keys and the codes of its rows.
+
+        `places` are the arrays in the file, the last with the codes; `ends` are its first row and the end of its rows.
+        """
         first, count, columns = int(ends[0]), int(ends[1] - ends[0]), len(self.dealing.names)
         words = [self.file.read(place, first * KEY_WORDS, count * KEY_WORDS, np.uint64) for place in places[:-1]]
         codes = self.file.read(places[-1], first * columns, count * columns, self.dealing.width)

@@ -183,6 +183,7 @@ State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 @njit(cache=True, nogil=True, inline="always")
 def _round(state: State) -> State:
+    """Return the state after one round of SipHash: additions, rotations and exclusive ors of its four words."""
     a, b, c, d = state
     a, c = a + b, c + d
     b, d = _turned(b, 13) ^ a, _turned(d, 16) ^ c

@@ -131,6 +131,10 @@ def identities(column: pa.Array, unit: str, rule: str = "") -> Identities:
 
 
 def _entries(column: pa.Array, unit: str, rule: str) -> Identities:
+    """Return the identity words of a column of units, such that equal units of different types have equal words.
+
+    `rule` says whether texts are read as texts or as numbers.
+    """
     if types.is_null(column.type) or types.is_boolean(column.type):
         column = column.cast(pa.int8())
     if rule == TEXT:
@@ -177,6 +181,7 @@ def _read_numbers(column: pa.Array, unit: str) -> pa.Array:
 
 
 def _of_integers(column: pa.Array) -> Identities:
+    """Return words for integers: of the number, or of its text if it is long."""
     numbers = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
     words = number_words(numbers.astype(np.int64, copy=False))
     if numbers.max(initial=0) >= SHORT or numbers.min(initial=0) <= -SHORT:
@@ -186,6 +191,7 @@ def _of_integers(column: pa.Array) -> Identities:
 
 
 def _of_floats(column: pa.Array) -> Identities:
+    """Return words for floats: whole ones as the integer has, others by their texts."""
     missing = _flags(column.is_null(nan_is_null=True))
     values = np.where(missing, 0, column.fill_null(0).to_numpy(zero_copy_only=False))
     whole = (np.rint(values) == values) & (np.abs(values.astype(np.float64)) < SHORT)
@@ -203,6 +209,7 @@ def _float_text(value: Any) -> str:
 
 
 def _of_times(column: pa.Array) -> Identities:
+    """Return words for dates and times: of the seconds since 1970 and the rest of a second, whatever the unit."""
     days, kind = types.is_date32(column.type), column.type
     ticks = column.cast(pa.int32() if days else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     per_second = 1 if days else PER_SECOND["ms" if types.is_date64(kind) else kind.unit]

@@ -266,6 +266,7 @@ class _Writer:
         self._counts = np.zeros(self.dealing.buckets + 2, np.int64)
 
     def add(self, batch: _Batch) -> None:
+        """Add a batch of rows with the bucket of each unit, and write a segment when enough rows wait."""
         buckets = np.empty(len(batch.apart), NUMBER)
         salt = np.uint64(self.dealing.salt)
         unit_functions(len(buckets)).buckets_of(batch.units, batch.apart, salt, self._counts, buckets)
@@ -289,6 +290,10 @@ class _Writer:
 
 
 def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
+    """Yield the rows of a partition as (words of units, words of values, apart), for dealing them by unit.
+
+    `apart` is 1 for rows without a unit, and 2 for rows that are dropped or belong to later periods.
+    """
     unit, names = dealing.unit, dealing.names
     columns = dealing.domain.columns(names)
     ids, domain = ("", None) if unit in columns else (unit, dealing.domain)  # a unit is a value, not a cell

@@ -116,16 +116,20 @@ def unit_rows(
 def _rows_of(
     request: TotalRequest, partition: Partition, number: int, lookup: UnitMap | None, mask: RowMask | None
 ) -> Iterator[UnitRows]:
+    """Yield the counted rows of a partition: words of the unit, words that order rows, places and numbers."""
     domain, first, columns = request.domain, 0, request.domain.columns(request.names)
     ids, cells = ("", None) if request.unit in columns else (request.unit, domain)  # a unit is a value, not a cell
     for batch in partition.batches(list(dict.fromkeys([request.unit, *columns])), ids, cells):
         codes, gone = encode_batch(domain, batch, request.names)
         units, missing = read_units(batch[request.unit], request.unit, lookup)
         counted = _counted(request, units, missing, gone, None if mask is None else mask.within(first, len(units)))
-        own = codes[[request.names.index(one.name) for one in request.numbers]]
+        numbers_of_rows = codes[[request.names.index(numeric.name) for numeric in request.numbers]]
         places = np.stack([np.full(len(counted), number), first + counted], axis=1)
         yield UnitRows(
-            units[counted], value_words(codes)[counted] ^ units[counted, 1], places, own[:, counted].T.astype(np.uint32)
+            units[counted],
+            value_words(codes)[counted] ^ units[counted, 1],
+            places,
+            numbers_of_rows[:, counted].T.astype(np.uint32),
         )
         first += codes.shape[1]
 

@@ -77,6 +77,7 @@ class Counter:
         return self._flat
 
     def _count_waiting(self) -> None:
+        """Count the rows that wait into all sets: directly, in joint sets that hold several, and in planes of bits."""
         if not self._waiting_rows:
             return
 
@@ -97,6 +98,7 @@ class Counter:
         self._count_planes(codes)
 
     def _count_planes(self, codes: Codes) -> None:
+        """Count the planned sets by planes: columns of codes of 8 bits, padded to whole groups of ROWS rows."""
         planes, rows = self._program.planes, codes.shape[1]
         if planes:
             narrow = np.zeros((len(planes.columns), -(-rows // ROWS) * ROWS), dtype=np.uint8)
@@ -113,6 +115,10 @@ class Counter:
 
 
 def _increment(steps: Steps, codes: Codes, counters: NDArray[Any], total: int) -> None:
+    """Add rows to the counters of some sets: cell by cell for few, else by compiled loops over blocks of rows.
+
+    `codes` has shape (columns, rows); `total` is the number of rows so far.
+    """
     if steps.is_small(total):
         for places in steps.places(codes):
             np.add.at(counters, places, 1)
@@ -327,13 +333,14 @@ def _check_parts(domain: Domain, names: Sequence[str]) -> None:
 
 
 def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Integers]:
+    """Return the exact counts of each set of the layout; a refused value is reported with the worst of all faults."""
     table.require(table.domain.columns(layout.names))
     try:
         flat = count(layout, table.partitions)
     except RefusedValue as met:
-        found = worst_of(table.partitions, layout.domain, layout.names)
-        raise refused_of(layout.domain, layout.names, [found]) or met from None
-    return {one.attributes: one.counts for one in layout.marginals(flat)}
+        worst = worst_of(table.partitions, layout.domain, layout.names)
+        raise refused_of(layout.domain, layout.names, [worst]) or met from None
+    return {marginal.attributes: marginal.counts for marginal in layout.marginals(flat)}
 
 
 def _in_order(counts: Integers, domain: Domain, names: AttributeSet) -> Integers:

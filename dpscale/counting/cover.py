@@ -190,6 +190,11 @@ def guess_rows(domain: Domain, size: int) -> int:
 def _joints(
     domain: Domain, requested: _RequestedSets, worth: Floats, rows: int, spare: int
 ) -> tuple[Integers, list[AttributeSet]]:
+    """Return for each requested set the joint set it is counted in (−1: alone), and the joint sets by their names.
+
+    `worth` is the work that a set takes alone. Joints grow from the sets with the most work, while the cells stay
+    within `spare`.
+    """
     holders = np.repeat(np.arange(len(worth)), np.diff(requested.starts))
     order = np.argsort(requested.attrs, kind="stable")
     inverse_starts = np.searchsorted(requested.attrs[order], np.arange(len(requested.sizes) + 1))

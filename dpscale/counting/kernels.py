@@ -72,6 +72,10 @@ def _increment(codes: Array, rows: int, counters: Array) -> None:
 
 @njit(cache=True, nogil=True)
 def _increment_copies(codes: Array, rows: int, cells: int, copies: Array) -> None:
+    """Count codes into several copies of the counters in turn, so that equal codes in a row do not wait for each other.
+
+    `copies` has `cells` counters for each copy, which are added up later.
+    """
     in_copies = rows - rows % COPIES
     for r in range(0, in_copies, COPIES):
         copies[codes[r]] += 1
@@ -330,6 +334,10 @@ def assemble(
 def _reduced_count(
     cell: int, axes: Integers, sizes: Integers, rows: int, counts: Integers, node_offsets: Integers, nodes: Integers
 ) -> int:
+    """Return the count of a cell of a set from counts without the first cell of each axis.
+
+    The axes on which the cell is not the first are a subset, whose counts start at its node's offset.
+    """
     mask, place, stride = 0, 0, 1
     for i in range(len(axes) - 1, -1, -1):
         size = sizes[axes[i]]

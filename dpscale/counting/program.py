@@ -203,6 +203,10 @@ def _group(
     code: str,
     block: int,
 ) -> Steps:
+    """Return the steps that count the sets `mine` of one code size: columns, sizes, ends and offsets of the sets.
+
+    Sets are in the order of their columns, so that each shares its first columns with the one before.
+    """
     place = {name: index for index, name in enumerate(names)}
     columns = {s: [place[name] for name in sets[s]] for s in mine}
     order = sorted(mine, key=lambda s: columns[s])
@@ -265,9 +269,10 @@ class NumberSteps:
 def _sums(
     cover: Cover, names: tuple[str, ...], numbers: AttributeSet, mine: Sequence[int], offsets: Integers
 ) -> NumberSteps:
+    """Return the steps that sum numbers over the sets `mine`: in joint sets, directly, and for the numbers alone."""
     domain, sets, width = cover.domain, cover.sets, len(numbers)
-    own = [place for place, joint in enumerate(cover.joints) if numbers_of(domain, joint) == numbers]
-    joints = [cover.joints[place] for place in own]
+    joint_places = [place for place, joint in enumerate(cover.joints) if numbers_of(domain, joint) == numbers]
+    joints = [cover.joints[place] for place in joint_places]
     starts = _ends([domain.cells(joint) for joint in joints])
     covered = [s for s in mine if cover.owners[s] >= 0]
     direct = _array(s for s in mine if cover.owners[s] < 0 and len(sets[s]) > width)
@@ -278,7 +283,7 @@ def _sums(
         _steps(domain, names, [joint[:-width] for joint in joints], starts[:-1]),
         _steps(domain, names, [sets[s][:-width] for s in direct], offsets[direct]),
         int(starts[-1]),
-        _folds(cover, _array(covered), starts[:-1], offsets, own[0]) if own else None,
+        _folds(cover, _array(covered), starts[:-1], offsets, joint_places[0]) if joint_places else None,
         _array(offsets[s] for s in mine if len(sets[s]) == width and cover.owners[s] < 0),
     )
 

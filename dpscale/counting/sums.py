@@ -62,19 +62,25 @@ class SumCounter:
             self._sums.folds.apply(self._joint, self._flat)
 
     def _add_words(self, codes: NDArray[Any], packing: Packing) -> None:
+        """Add the numbers of rows to sums, several of which are packed in a word.
+
+        Words are emptied into the counters before a sum can overflow.
+        """
         for first in range(0, codes.shape[1], packing.most):
-            own = codes[:, first : first + packing.most]
-            if self._rows + own.shape[1] > packing.most:
+            block = codes[:, first : first + packing.most]
+            if self._rows + block.shape[1] > packing.most:
                 self._empty_words()
-            self._rows += own.shape[1]
-            words = packing.words(own[self._sums.columns[0]])
+            self._rows += block.shape[1]
+            words = packing.words(block[self._sums.columns[0]])
 
             for steps in self._sums.joints:
-                length = min(own.shape[1], steps.block)
-                for start in range(0, own.shape[1], length):
+                length = min(block.shape[1], steps.block)
+                for start in range(0, block.shape[1], length):
                     part = slice(start, start + length)
-                    kernels.add_words(own[:, part], words[part], steps.columns, steps.sizes, steps.starts, steps.shared,
-                                      steps.offsets // self._sums.cells, self._words, steps.levels(length))  # fmt: skip
+                    kernels.add_words(
+                        block[:, part], words[part], steps.columns, steps.sizes, steps.starts, steps.shared,
+                        steps.offsets // self._sums.cells, self._words, steps.levels(length),
+                    )  # fmt: skip
 
     def _empty_words(self) -> None:
         if self._packing and self._rows:
@@ -85,6 +91,11 @@ class SumCounter:
     def _add_parts(
         self, codes: NDArray[Any], groups: tuple[tuple[tuple[Steps, ...], Integers], ...], total: int
     ) -> None:
+        """Add the parts of records on the cells of the numbers to the counters of each set.
+
+        The parts of several numbers multiply. `groups` has pairs of steps and counters; `total` is the number of rows
+        so far.
+        """
         numbers = zip(self._sums.columns, self._sums.numbers, strict=True)
         parts = reduce(_multiply, [number.parts(codes[column]) for column, number in numbers])
         for steps, counters in groups:

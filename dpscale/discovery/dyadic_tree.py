@@ -284,6 +284,17 @@ def _errors(precision: Sequence[Floats], split: Sequence[Flags]) -> list[Floats]
 
 
 def _counts(value: Sequence[Floats], precision: Sequence[Floats], split: Sequence[Flags]) -> list[Floats]:
+    """Return the counts of all nodes of a binary tree, at least 0, that fit the noisy counts best by weighted squares.
+
+    Curves are joined from the leaves up to the root; the price of a count then goes down from the root.
+
+    Parameters
+    ----------
+    value, precision : sequence of ndarray
+        Noisy count of each node and its precision, by level.
+    split : sequence of ndarray of bool
+        Which nodes of a level have two children on the next one.
+    """
     curves: list[list[Curve]] = [[] for _ in value]
     for level in reversed(range(len(value))):
         children = iter(curves[level + 1]) if level + 1 < len(value) else iter(())

@@ -106,17 +106,18 @@ class TreeMeasurement:
     def _measure_level(
         self, level: int, index: Words, precision: Floats, draws: Mapping[float, GaussianDraw]
     ) -> Floats:
+        """Measure nodes of a level with the noise of their precision, record the draws, and return the noisy counts."""
         value, exact_precision = np.empty(len(index)), np.empty(len(index))
         counts = self.count(level, index) if len(index) else np.zeros(0, np.int64)
-        for one, draw in draws.items():
-            own = precision == one
-            value[own] = self._noisy(level, index[own], counts[own], draw)
+        for wanted, draw in draws.items():
+            same_precision = precision == wanted
+            value[same_precision] = self._noisy(level, index[same_precision], counts[same_precision], draw)
             noise = [str(draw.multiplier), str(draw.variance)]
             self.nodes += [
-                [level, str(place), *noise, float(one)]
-                for place, one in zip(index[own].tolist(), value[own], strict=True)
+                [level, str(place), *noise, float(noisy)]
+                for place, noisy in zip(index[same_precision].tolist(), value[same_precision], strict=True)
             ]
-            exact_precision[own] = 1 / draw.lattice_variance
+            exact_precision[same_precision] = 1 / draw.lattice_variance
 
         self.parts.append(TreeCounts(np.full(len(index), level), index, value, exact_precision))
         return value

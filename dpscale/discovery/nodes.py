@@ -144,6 +144,7 @@ def _path(row: Sequence[str | None]) -> Path:
 
 
 def _check(name: str, paths: Sequence[Path]) -> None:
+    """Refuse the paths of a tree if one name has two places, or a leaf is listed twice or is an ancestor."""
     parents: dict[str, Path] = {}
     for path in paths:
         for depth in range(1, len(path) + 1):

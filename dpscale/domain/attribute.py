@@ -270,6 +270,7 @@ class Attribute:
 
     @property
     def _listed_labels(self) -> list[Any]:
+        """Return the labels of the cells that the domain lists: categories, bins, periods or integers."""
         if self.values:
             return list(self.values)
 

@@ -715,10 +715,11 @@ class Domain(AxisIndex):
         return f"Domain({{{', '.join(f'{a.name!r}: {a.size}' for a in self.attributes)}}})"
 
     def _repr_html_(self) -> str:
+        """Return the domain as a table for a notebook: the first MOST attributes and numbers."""
         shown = self.attributes[:MOST]
-        left = f", of which the first {MOST} are" if len(shown) < len(self) else ""
-        rows = [(one.name, one.kind, one.extent, f"{one.size:,}") for one in shown]
+        of_which = f", of which the first {MOST} are" if len(shown) < len(self) else ""
+        rows = [(attribute.name, attribute.kind, attribute.extent, f"{attribute.size:,}") for attribute in shown]
         numbers = [(number.name, number.kind, number.extent, "—") for number in self.numbers[:MOST]]
         return html_table(
-            f"Domain of {len(self)} attributes{left}", ("name", "kind", "values", "cells"), rows + numbers, labels=3
+            f"Domain of {len(self)} attributes{of_which}", ("name", "kind", "values", "cells"), rows + numbers, labels=3
         )

@@ -113,16 +113,17 @@ def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _family(name: str, table: Any, folder: Path | None) -> list[Attribute]:
+    """Return the attributes that one table of the domain file declares: of a hierarchy, or one and its parents."""
     kind = table.get("kind") if isinstance(table, Mapping) else None
     if isinstance(kind, str) and kind == "hierarchy":
         return _levels(name, table, folder)
 
     parents = table.get("parent", {}) if isinstance(table, Mapping) else {}
-    own = from_table(name, {key: value for key, value in table.items() if key != "parent"} if parents else table)
+    attribute = from_table(name, {key: value for key, value in table.items() if key != "parent"} if parents else table)
     if not isinstance(parents, Mapping):
         raise DomainError(f"attributes.{name}.parent", safe_repr(parents), "tables of groups by the parent's name",
                           f'write [attributes.{name}.parent.region] and north = ["a", "b"] below it')  # fmt: skip
-    return [own, *(_parent(own, parent, groups) for parent, groups in parents.items())]
+    return [attribute, *(_parent(attribute, parent, groups) for parent, groups in parents.items())]
 
 
 def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[Attribute]:
@@ -232,6 +233,7 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
 
 
 def _is_integer(name: str, key: str, value: object) -> int:
+    """Return a value if it is an integer that floats represent exactly; raise DomainError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise DomainError(
             f"attributes.{name}.{key}", safe_repr(value), "an integer", "write it without a decimal point"
@@ -264,6 +266,7 @@ def _read_boolean(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an attribute of kind category: its values, listed or in a map from value to category."""
     if "map" in table:
         return _read_map(f"attributes.{name}.map", table["map"], 0)
 
@@ -301,6 +304,7 @@ def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
 
 
 def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an attribute of kind prefix: the beginnings of given length that are its values."""
     length = _is_integer(name, "length", table["length"])
     if length < 1:
         raise DomainError(f"attributes.{name}.length", f"{length}", "a positive number of letters", "fix it")
@@ -318,6 +322,7 @@ def _check_prefixes(field: str, values: object, length: int) -> None:
 
 
 def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an attribute of kind bins: its increasing edges, or how they are found with privacy."""
     edges, field = table["edges"], f"attributes.{name}.edges"
     if edges == PRIVATE:
         return read_private_edges(name, table)
@@ -357,6 +362,7 @@ def _is_finite(value: object) -> TypeGuard[float]:
 
 
 def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an attribute of kind date: period, first and last period, time zone and format."""
     by = table["by"]
     if not isinstance(by, str) or by not in PERIODS:
         text = by if isinstance(by, str) else ""
@@ -393,6 +399,7 @@ def _period(name: str, by: str, key: str, value: object) -> int:
 
 
 def _zone(name: str, zone: Any) -> str:
+    """Return the name of a time zone if Python knows it; raise DomainError otherwise."""
     from zoneinfo import ZoneInfo
 
     try:

@@ -243,6 +243,7 @@ def read_numbers(tables: Any) -> list[Number]:
 
 
 def _read_number(name: str, table: Any) -> Number:
+    """Return the number that a table of the domain file declares: its range, policies and search; refuse faults."""
     field = f"numbers.{name}"
     if name in RESERVED:
         raise DomainError(field, f"the name {name!r}", "another name", "rename it, and set from to the column")

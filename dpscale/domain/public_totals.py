@@ -218,28 +218,30 @@ def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, 
 
 
 def _cells(attribute: Attribute, labels: Sequence[Any], path: str) -> Integers:
+    """Return the cell of each label of a file of public totals; raise DomainError for an unknown one."""
     known = attribute.cell_of
     cells = np.array(
         [attribute.null_cell if label in (None, "") else known.get(label, -1) for label in labels], np.int64
     )
     if (cells < 0).any():
-        strange = labels[int(np.argmax(cells < 0))]
-        raise DomainError("totals.path", f"{safe_repr(strange)} in {path}", f"labels of {attribute.name}",
-                          nearest(str(strange), map(str, attribute.labels)))  # fmt: skip
+        unknown = labels[int(np.argmax(cells < 0))]
+        raise DomainError("totals.path", f"{safe_repr(unknown)} in {path}", f"labels of {attribute.name}",
+                          nearest(str(unknown), map(str, attribute.labels)))  # fmt: skip
     return cells
 
 
 def _integers(values: Sequence[Any], path: str) -> Integers:
+    """Return the counts of a file of public totals as integers of at least 0; raise DomainError for others."""
     try:
-        found = np.array([int(str(value)) for value in values], np.int64)
+        counts = np.array([int(str(value)) for value in values], np.int64)
     except (ValueError, OverflowError):
         raise DomainError(
             "totals.path", f"a count in {path} that is no whole number", "whole numbers of at least 0", "fix it"
         ) from None
 
-    if len(found) and int(found.min()) < 0:
-        raise DomainError("totals.path", f"the count {int(found.min())} in {path}", "counts of at least 0", "fix it")
-    return found
+    if len(counts) and int(counts.min()) < 0:
+        raise DomainError("totals.path", f"the count {int(counts.min())} in {path}", "counts of at least 0", "fix it")
+    return counts
 
 
 def _wrong_cell(problem: str, cell: int, names: AttributeSet, domain: TotalsDomain, path: str) -> DomainError:

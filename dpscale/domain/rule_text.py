@@ -318,23 +318,25 @@ class _Reader(ConditionReader):
         return DomainError(FIELD, f"{safe_repr(self.text)}: {got}", takes, remedy)
 
     def whole(self) -> Node:
+        """Read a whole rule, `condition` or `if condition then condition`, which is (not the first) or the second."""
         if self.take_if("if"):
             premise = self.either()
             self.expect("then")
-            found = ~premise | self.either()
+            rule = ~premise | self.either()
         else:
-            found = self.either()
+            rule = self.either()
         if self.next.kind != "end":
             self.refuse(self.next, "and, or, or the end")
-        return found
+        return rule
 
-    def joined(self, word: str, one: Node, other: Node) -> Node:
-        return CompoundCondition(word, (one, other))
+    def joined(self, word: str, first: Node, second: Node) -> Node:
+        return CompoundCondition(word, (first, second))
 
     def negated(self, one: Node) -> Node:
         return ~one
 
     def condition(self) -> Node:
+        """Read a comparison of sums, such as `a <= b + 1` or a chain `0 < a < b`, or a membership `a in (…)`."""
         first = self._sum()
         if self.next.kind != "sign" or self.next.text not in SIGNS:
             return self.membership(first)
@@ -347,25 +349,27 @@ class _Reader(ConditionReader):
         return found[0] if len(found) == 1 else CompoundCondition("and", tuple(found))
 
     def _sum(self) -> _Operand:
+        """Read a sum of terms with signs: multiples of attributes, numbers and dates."""
         negative = self._take_sign("-")
-        found = self._term()
-        found = _Operand(self).plus(found, -1) if negative else found
+        total = self._term()
+        total = _Operand(self).plus(total, -1) if negative else total
         while True:
             if self._take_sign("+", "-"):
                 sign = -1 if self.tokens[self.place - 1].text == "-" else 1
             elif self.next.kind == "number" and self.next.text[0] in "+-":
                 sign = 1  # the sign of the number itself
             else:
-                return found
+                return total
             other = self._term()
-            if isinstance(found.literal, str) or isinstance(other.literal, str):
+            if isinstance(total.literal, str) or isinstance(other.literal, str):
                 raise self.fault("a text in a sum", "numbers and dates", "compare texts by = or !=")
-            found = found.plus(other, sign)
+            total = total.plus(other, sign)
 
     def _take_sign(self, *signs: str) -> bool:
         return self.next.kind == "arithmetic" and self.take_if(*signs)
 
     def _term(self) -> _Operand:
+        """Read an attribute, a literal, or a number times an attribute."""
         if self.next.kind in ("word", "quoted") and self.next.text.lower() not in ("true", "false"):
             return self._attribute()
         found = self.operand_of(self.literal())
@@ -423,6 +427,10 @@ class _Reader(ConditionReader):
         return linear if sign != "!=" else ~Linear(terms, constant, "=")
 
     def _decided(self, linear: Linear) -> Node:
+        """Return a linear condition on one attribute as the cells where it holds, if every cell decides it.
+
+        The second set of a CellTest has the cells where the condition is false; nulls are in neither.
+        """
         attribute = self.find(linear.names[0])
         if isinstance(attribute, Number):
             return linear
@@ -438,6 +446,7 @@ class _Reader(ConditionReader):
                         frozenset(np.flatnonzero(cannot).tolist()))  # fmt: skip
 
     def _compare_literal(self, attribute: Attribute, own: _Operand, sign: str, other: _Operand) -> Node:
+        """Return the condition that an attribute compares with a literal: a date, a number or a label."""
         value, kind = other.literal, kind_of_values(attribute)
         if kind == "date" and not isinstance(value, datetime):
             return self._compare_period(attribute, sign, value)

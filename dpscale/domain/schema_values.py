@@ -90,6 +90,7 @@ def check_names_list(names: object) -> None:
 
 
 def check_names(names: Sequence[Any]) -> None:
+    """Raise DomainError unless all names of attributes are distinct valid texts."""
     for name in names:
         if not isinstance(name, str) or not name:
             raise DomainError("attributes", f"the name {safe_repr(name)}", "texts for names", "name every attribute")

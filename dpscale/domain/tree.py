@@ -441,6 +441,7 @@ def _angles(field: str, name: str, column: Any, most: float) -> Floats:
 
 
 def _text(field: str, name: str, column: Any, trimmed: bool) -> Any:
+    """Return a column of a hierarchy's file as texts, with null for empty ones; refuse other types."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise DomainError(f"{field}.file", f"a column {name!r} of type {kind}", "texts or integers", "convert it")
@@ -524,6 +525,7 @@ def _distinct_rows(codes: Integers32) -> Integers:
 
 
 def _check_names(field: str, columns: Sequence[str], names: Sequence[Any], codes: Integers32, by_path: bool) -> None:
+    """Refuse rows of a hierarchy's file without a name, without a leaf, or with the separator of paths in a name."""
     if by_path:
         if (codes < 0).all(axis=0).any():
             raise DomainError(f"{field}.file", "a row without any name", "a name in every row", "remove the row")

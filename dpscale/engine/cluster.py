@@ -216,6 +216,10 @@ class ClusterEngine(Engine):
         self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], numbers: range,
         key_name: Callable[[str], str], keep: bool,
     ) -> list[Any]:  # fmt: skip
+        """Run a shuffle on the workers: `take` splits each input by number, `join` combines the pieces of each number.
+
+        Returns the results, or with `keep` handles of them that stay on the workers.
+        """
         graph, keys = exchange_graph(take, handles, join, numbers, key_name)
         futures, watch = self._submit(graph, keys, None), self._watch()
         watch.add(futures)
@@ -253,6 +257,7 @@ class ClusterEngine(Engine):
                 ask(self.client, list(self._nthreads(refresh=True)), end, use)
 
     def _run_graphs(self, graphs: Sequence[tuple[Graph, list[Any]]], label: str, memory: int | None) -> list[Any]:
+        """Submit graphs of tasks and return handles of the results when all are done; report under `label`."""
         with cluster_errors(self.client, label), _waiting():
             self._admission.check_present()
             resources, watch = self._resources(memory), self._watch()
@@ -364,6 +369,7 @@ class ClusterEngine(Engine):
         self._admission.require(SameFiles(place(folder), tuple(str(file) for file in files)))
 
     def report_performance(self) -> None:
+        """Start a performance report of Dask if the settings name a file for it."""
         if not (file := configured(REPORT)):
             return
         if find_spec("bokeh") is None:

@@ -103,6 +103,7 @@ def _names(frame: object) -> Sequence[str]:
 
 
 def _in_memory_parts(frame: object, names: tuple[str, ...], engine: Engine) -> list[Any]:
+    """Return the pieces of a frame as parts of a table: of Dask as they are, others in memory or sent."""
     if is_dask(frame):
         persisted = _is_persisted(frame)
         return [DelayedPart(one, persisted) for one in frame[list(names)].to_delayed()]

@@ -156,6 +156,7 @@ def add_lists(*lists: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def _sum(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the sum of arrays; sums of integers have 64 bits."""
     first, *others = arrays
     if not others:
         return first

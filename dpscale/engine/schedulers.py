@@ -125,6 +125,7 @@ def _certificate_error(got: str) -> JobError:
 
 
 def _connection_error(address: str, error: BaseException) -> JobError | TransientError:
+    """Return the error for a failed connection to a scheduler: certificates that differ, or no answer."""
     if any(isinstance(one, ssl.SSLError) or "SSL" in str(one) for one in _causes(error)):
         return JobError(SCHEDULER_FIELD, f"{address} and this client do not accept each other's certificates",
                         "certificates of one authority for both",
@@ -241,6 +242,7 @@ class LocalEngine(Engine):
         """Do nothing: Dask's local schedulers have no resources between calls."""
 
     def _get(self) -> Callable[..., Any]:
+        """Return the function of Dask that computes a graph on this machine with the chosen scheduler."""
         import dask.local
         import dask.multiprocessing
         import dask.threaded
@@ -340,6 +342,7 @@ def open_cluster(address: str, progress: Progress = silent) -> Iterator[ClusterE
 
 
 def _with_checked_workers(engine: ClusterEngine) -> ClusterEngine:
+    """Return the engine after checking its workers; close it if the check fails."""
     try:
         engine.check_workers()
     except BaseException:

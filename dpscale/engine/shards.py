@@ -106,6 +106,7 @@ class Shards:
             yield self._pack_pass(one, self.count(one), remaining)
 
     def _store_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
+        """Keep the counts of a pass over the data on the workers, unless they fill more than half of the memory."""
         wanted = frozenset(sets)
         if self._bytes + self._size(wanted.intersection(one.sets)) > self.memory // 2:
             return
@@ -167,6 +168,7 @@ def score_shard(
     sets: list[AttributeSet],
     classes: Mapping[AttributeSet, CellClasses],
 ) -> Distances:
+    """Return the distances of estimates from the exact marginals of a shard, for a task on a worker."""
     return shard.distances(estimates, sets, classes)
 
 

@@ -115,6 +115,10 @@ class Batches:
         return start, self._items[start : self._next]
 
     def _size(self) -> int:
+        """Return how many of the next items one task takes, from the time that an item took before.
+
+        Items that are handles of results on workers are not batched with others.
+        """
         if self.pace is None or any(map(is_handle, self._items[self._next])):
             return 1
         size = batch_size(self.remaining, self._threads, max(self.pace, 1e-9))

@@ -131,6 +131,7 @@ class Watch:
             yield done
 
     def _wait(self) -> Future:
+        """Return the next finished task; checks meanwhile that the scheduler is still connected."""
         while True:
             self._check_connection()
             with suppress(Empty):

@@ -80,6 +80,7 @@ def check_output(out: str | Path, run: Path) -> Path:
 
 
 def _check_empty(folder: Path, out: str | Path) -> None:
+    """Refuse an output folder that contains anything."""
     with _refuse_os_errors(out):
         names = sorted(os.listdir(folder)) if folder.exists() else []
     if any(_is_run(folder / name) for name in names):

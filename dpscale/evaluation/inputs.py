@@ -113,6 +113,10 @@ def open_data(run: TablePart, paths: Sequence[str], names: Sequence[str]) -> Com
 
 
 def _open_table(label: str, paths: Sequence[Any], run: TablePart, origin: Origin) -> ComparedTable:
+    """Open one of the compared tables on the domain of the run, with the numbers that its files contain.
+
+    Rows of a release have the labels of cells, so their attributes are read as such.
+    """
     is_rows, files = label == "rows", [str(path) for path in paths]
     numbers = [
         number for number in run.domain.numbers if number.name in run.workload.numbers

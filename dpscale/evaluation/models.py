@@ -81,12 +81,16 @@ class Classifier:
         return Performance(self.auc(probabilities, labels), right, curve)
 
     def auc(self, probabilities: Floats, labels: NDArray[Any]) -> float:
-        known = {one: probabilities[:, index] for index, one in enumerate(self.classes.tolist())}
+        """Return the mean area under the ROC curves of the classes, each against all others.
+
+        `probabilities` has shape (rows, classes). With two classes it is the area of the later one, with fewer NaN.
+        """
+        known = {label: probabilities[:, index] for index, label in enumerate(self.classes.tolist())}
         present = np.unique(labels).tolist()
         if len(present) < 2:
             return nan
         classes = present[-1:] if len(present) == 2 else present
-        return float(np.mean([auc(known.get(one, np.zeros(len(labels))), labels == one) for one in classes]))
+        return float(np.mean([auc(known.get(label, np.zeros(len(labels))), labels == label) for label in classes]))
 
     def _features(self, codes: Integers32) -> Floats:
         values = codes.astype(np.float64)
@@ -207,16 +211,17 @@ def target_of(attributes: Sequence[Attribute], requested: str | None) -> Target 
 
 
 def _requested_attribute(attributes: Sequence[Attribute], requested: str) -> Attribute:
+    """Return the attribute that --target names; refuse one that the rows lack or that has too many values."""
     names = [attribute.name for attribute in attributes]
     if requested not in names:
         raise JobError("--target", f"{requested!r}", "an attribute that the rows have", nearest(requested, names))
 
-    found = attributes[names.index(requested)]
-    if not 2 <= found.listed <= CLASSES or len(names) < 2:
-        raise JobError("--target", f"{requested!r}, of {found.listed} values",
+    attribute_found = attributes[names.index(requested)]
+    if not 2 <= attribute_found.listed <= CLASSES or len(names) < 2:
+        raise JobError("--target", f"{requested!r}, of {attribute_found.listed} values",
                        f"an attribute of 2 to {CLASSES} values, and another attribute",
                        "name another, or leave it out")  # fmt: skip
-    return found
+    return attribute_found
 
 
 def usefulness(

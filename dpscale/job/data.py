@@ -148,6 +148,7 @@ class Filed(Settings):
     @field_validator("encoding")
     @classmethod
     def _known(cls, value: str | None) -> str | None:
+        """Refuse an encoding that Python does not know, or that is not one of texts."""
         try:
             text = value is None or "".encode(value) is not None
         except (LookupError, ValueError):

@@ -67,6 +67,7 @@ class Options(AdaptiveOptions):
 
     @model_validator(mode="after")
     def _published_only(self) -> Self:
+        """Refuse options of the published mechanism without published = true."""
         for name in sorted(self.model_fields_set & {"allocation", "updates"}):
             if not self.published:
                 raise ValueError(JobError(f"mechanism.{name}", "given without published = true",

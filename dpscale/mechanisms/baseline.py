@@ -79,6 +79,10 @@ def _wide_block(name: str, size: int, strategy: str, noise: str) -> Block:
 
 
 def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise: Noise) -> list[Block]:
+    """Return a block for each product of the workload, from a baseline strategy of each axis (`make`).
+
+    The budget is divided so that the total error is least.
+    """
     strategies: dict[str, tuple[Floats, float]] = {}
     for product in union.products:
         for axis in product.axes:
@@ -99,11 +103,15 @@ def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise:
 
 
 def _cube(union: Implicit, noise: Noise) -> list[Block]:
+    """Return blocks of counts of the marginals that the data cube method selects, with shares of the budget.
+
+    Weights scale the noise; the cost is their square under Gaussian noise.
+    """
     sizes = dict(zip(union.names, union.sizes, strict=True))
     weights = baselines.data_cube(union, noise)
-    power = 1 if noise == LAPLACE else 2
+    cost_power = 1 if noise == LAPLACE else 2
     return [
-        product_block(names, [baselines.identity(sizes[name]) for name in names], weight**power, noise)
+        product_block(names, [baselines.identity(sizes[name]) for name in names], weight**cost_power, noise)
         for names, weight in weights.items()
     ]
 

@@ -143,6 +143,7 @@ def _noise(problem: PlanningProblem) -> Noise:
 
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
+    """Return the plan of one strategy on the joint cells of all attributes of the workload."""
     workload, relative = problem.workload, options.relative
     names, gram = explicit_gram(workload, EXPLICIT_CELLS, relative)
     (choice,) = tools.each(partial(_solve, options, _noise(problem)), [gram])
@@ -205,6 +206,7 @@ def _mixed(grams: dict[str, Floats]) -> Floats:
 
 
 def _joint_plan(workload: Workload, blocks: list[Block], bound: float, notes: tuple[str, ...]) -> Plan:
+    """Return a plan of joint blocks, with a note on its error beside the SVD bound of any strategy."""
     marginal = marginal_plan(workload, NAME, blocks, bound, notes)
     if marginal.bound == 0:
         return marginal

@@ -205,6 +205,10 @@ class FixedForecast:
         return PlanEvidence(self.plan, variances.tolist(), guessed.__getitem__).least_squares()
 
     def _error(self, part: WorkloadPart, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
+        """Return the expected error of a part on a set: root mean square over its queries, with its unit.
+
+        Errors of statistics of a number are those of GROUP records.
+        """
         accuracy, queries, shown = self.plan.accuracy, part.count(attributes), part.shown(attributes)
         error, unit = scale * math.sqrt(accuracy.summed_variance(part, attributes) / queries), part.unit(attributes)
         if part.statistic is not None:
@@ -240,6 +244,7 @@ class FixedForecast:
         ]
 
     def _certificate(self) -> tuple[str, str]:
+        """Return (figure, meaning): how far the plan is above a lower bound on its error."""
         gap = self.plan.optimality_gap
         if gap > 1e6:
             return "—", "no bound known for this mechanism"

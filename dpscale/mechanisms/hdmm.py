@@ -156,6 +156,7 @@ def _asked(workload: Workload) -> tuple[list[tuple[Family, float]], float]:
 
 
 def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
+    """Return the plan with the least error of those tried, with the largest of their lower bounds."""
     chosen = min(plans, key=lambda label: plans[label].error)
     plan, bound = plans[chosen], max(made.bound for made in plans.values())
     tried = "; ".join(f"{label} {made.rmse():.6g}" for label, made in plans.items())
@@ -173,6 +174,7 @@ def _noise(problem: PlanningProblem) -> Noise:
 
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
+    """Yield (name, blocks, bound) of a strategy that is optimised on the joint cells of all attributes."""
     workload, noise = problem.workload, problem.noise
     if (name := wide_axis(problem)) is not None:
         yield from _whole_axis(problem, name, tools)
@@ -218,6 +220,7 @@ def _times_gram(workload: Workload, names: AttributeSet) -> TimesGram | None:
 
 
 def _product(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
+    """Yield (name, blocks, bound) of a product of one strategy for each attribute."""
     union = implicit(problem.workload)
     if union.cells > tools.most_cells:
         raise PlanError("engine.memory", f"{union.cells} cells for a product over all attributes of the workload",
@@ -228,6 +231,7 @@ def _product(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
 
 
 def _unions(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
+    """Yield (name, blocks, bound) of a union of products, which share the budget."""
     union = implicit(problem.workload)
     if len(union.products) > MOST_PRODUCTS:
         raise PlanError("workload", f"{len(union.products)} products", f"at most {MOST_PRODUCTS} for a union of them",
@@ -243,6 +247,7 @@ def _unions(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
 
 
 def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
+    """Yield (name, blocks, bound) of weighted marginals: of counts, and of optimised strategies for each attribute."""
     union, noise = implicit(problem.workload), _noise(problem)
     yield (
         "marginals",
@@ -256,6 +261,7 @@ def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Trie
 
 
 def _blocks(union: Implicit, strategy: MarginalStrategy, noise: str) -> list[Block]:
+    """Return the blocks of a strategy of marginals; a weight costs itself (Laplace) or its square (Gaussian)."""
     blocks, sizes = [], dict(zip(union.names, union.sizes, strict=True))
     for names, weight in strategy.weights.items():
         matrices = [strategy.factors[name] if strategy.factors else identity(sizes[name]) for name in names]

@@ -206,6 +206,7 @@ class QueryWeights:
         return made
 
     def _product(self, number: int, part: ProductPart) -> list[WorkloadPart]:
+        """Return a product part with the weights so far: a factor for each set, and for queries of each attribute."""
         pairs = zip(part.sets, part.weights, strict=True)
         weights = tuple(weight * float(self.factor(self._set_key(number, names))[0]) if weight > 0 else 0.0
                         for names, weight in pairs)  # fmt: skip

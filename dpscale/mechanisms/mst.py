@@ -125,6 +125,11 @@ class TreeState(AimState):
 
     @cached_property
     def selection(self) -> AimSelection | None:
+        """Choose the next edge of the spanning tree: the pairs that would join two components are the candidates.
+
+        Each of the edges that are left may cost `step`, divided between selection and measurement; None when all are
+        there.
+        """
         if self.done:
             return None
 

@@ -145,6 +145,10 @@ def _coefficient(
 
 
 def _trace(sub: Subworkload, key: tuple[str, ...], bases: list[Factor], traces: dict[tuple[str, ...], float]) -> float:
+    """Return the squared Frobenius norm of the queries' rows times the inverse bases, for one residual space.
+
+    Of a product it is a product of one-axis norms, which are kept in `traces`.
+    """
     if sub.is_joint(key):
         turned = sub.factors[key[0]].rows.reshape(-1, *sub.sizes)
         for axis, factor in enumerate(bases, start=1):

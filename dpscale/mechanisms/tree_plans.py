@@ -177,9 +177,13 @@ def tree_demands(workload: Workload) -> TreeDemands:
 
 
 def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[LevelGroup]:
+    """Yield the workload by levels: a set belongs to the level of each hierarchy that it contains (0 for none).
+
+    A group has the other attributes of its sets as a workload, and a weight of the sum over its queries.
+    """
     found: dict[Levels, tuple[Workload, list[float]]] = {}
     for part in workload.parts:
-        own: dict[Levels, list[tuple[AttributeSet, float]]] = {}
+        by_levels: dict[Levels, list[tuple[AttributeSet, float]]] = {}
         for names, weight in zip(part.sets, part.weights, strict=True):
             split = split_levels(hierarchies, without_implied(hierarchies, names))
             levels = tuple(split.levels.get(hierarchy.leaf, 0) for hierarchy in hierarchies)
@@ -188,15 +192,15 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
             if any(levels):
                 _check_marginal(part, hierarchies, names)
             rest = tuple(name for name in split.axes if name not in split.levels)
-            own.setdefault(levels, []).append((rest, float(weight)))
+            by_levels.setdefault(levels, []).append((rest, float(weight)))
             # without the cells that are 0 because one level follows from another
             found[levels][1].append(float(weight) * part.count(without_implied(hierarchies, names)))
 
-        for levels, pairs in own.items():
+        for levels, pairs in by_levels.items():
             sets, weights = zip(*pairs, strict=True)
             found[levels][0].parts.append(_restricted(part, sets, weights) if part.factorizes else part)
 
-    groups = (LevelGroup(levels, own, math.fsum(weights)) for levels, (own, weights) in sorted(found.items()))
+    groups = (LevelGroup(levels, inner, math.fsum(weights)) for levels, (inner, weights) in sorted(found.items()))
     return (group for group in groups if group.weight > 0)
 
 
@@ -402,15 +406,19 @@ class _Planner:
     def _tree(
         self, place: int, depth: int, weights: Sequence[float], spread: Integers | None, known: int
     ) -> TreeFactor:
+        """Return the best strategy on the tree of a hierarchy down to `depth`, for weights on its levels.
+
+        Strategies are kept by weights on a grid; `known` is the number of the last level that needs no measurement.
+        """
         grid = _on_grid(weights)
         key = place, grid, id(spread) if place else known
         if key not in self.known:
             classes = self.tree_classes(place, depth)
-            found = best_precisions(classes, _off_grid(grid), self.starts.get((place, depth)), known)
-            self.starts[place, depth] = found.logits
-            own = tuple(integer_multipliers(classes, found.precisions, root=not place))
+            best = best_precisions(classes, _off_grid(grid), self.starts.get((place, depth)), known)
+            self.starts[place, depth] = best.logits
+            multipliers = tuple(integer_multipliers(classes, best.precisions, root=not place))
             self.known[key] = TreeFactor(
-                "tree", classes.tree.sizes[-1:], tree=classes.tree, multipliers=own, spread=spread, known=known
+                "tree", classes.tree.sizes[-1:], tree=classes.tree, multipliers=multipliers, spread=spread, known=known
             )
 
         return self.known[key]
@@ -437,6 +445,7 @@ class _Planner:
         return Plan(self.problem.workload, name, blocks, error, min(bound, error), notes, floor=min(floor, error))
 
     def _block(self, key: Key, trees: Mapping[int, TreeFactor], share: float) -> Block:
+        """Return the block of a residual space: optimised factors of its axes, and trees for its hierarchies."""
         factors: dict[str, Factor] = dict(zip(key[0], self.solutions[key[0]][0].factors, strict=True))
         for place, depth in enumerate(self.demands.depths(key)):
             if depth:

@@ -261,6 +261,7 @@ def _check_period(period: Any) -> None:
 
 
 def _fraction(part: str, value: Any) -> Fraction:
+    """Return a part of a cost as an exact fraction of at least 0; refuse other values."""
     try:
         fraction = Fraction(value)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):

@@ -242,6 +242,7 @@ def _rounded_up(costs: Iterable[Costs]) -> Fraction:
 
 
 def _too_small(what: str) -> PlanError:
+    """Return the error for a budget whose noise would be too large to draw."""
     return PlanError(
         "privacy",
         f"a budget too small to measure {what}",

@@ -145,6 +145,7 @@ def checked_steps(entry: Protection, dataset: Protection, name: str, of: str = "
 
 
 def _remedy(entry: Protection, dataset: Protection) -> str:
+    """Return what to do about an entry that protects another unit than its dataset."""
     if entry.unit == dataset.unit and entry.table and not dataset.table:
         return (
             f"name another dataset, with a cap of its own, or if the {entry.unit} of the older entries is that of"

@@ -43,6 +43,7 @@ def make_secret(path: Path, seed: int | None = None) -> None:
 
 
 def _make_file(path: Path, content: bytes) -> None:
+    """Write a file for its owner alone, and make sure that it is on the disk before anything is drawn with it."""
     partial = path.with_suffix(".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove(partial)

@@ -72,6 +72,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain(value: Any, where: str) -> Any:
+    """Return a value in types that JSON writes in one way; refuse floats and other types, naming the place."""
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, list | tuple):
@@ -158,6 +159,7 @@ class KeyedStream:
         return out.astype(np.uint64, copy=False)
 
     def _fill(self, out: NDArray[np.uint64]) -> None:
+        """Fill an array with the next 64-bit words of ChaCha20; each segment of the stream has its own nonce."""
         segment, offset = divmod(self._position, self._segment_words)
         if offset == 0:
             # The library's nonce begins with the block counter (4 bytes, or 8 in older OpenSSL). With the segment in

@@ -144,6 +144,7 @@ def shortest(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _parse_numbers(texts: pa.Array) -> Numbers:
+    """Return the numbers of texts, with true as 1 and false as 0; flags say what is missing or no number."""
     words = pc.ascii_lower(pc.ascii_trim_whitespace(texts))  # ASCII: bytes that are not UTF-8 count as foreign
     words = pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", words))
     nothing = pc.is_in(words, value_set=pa.array([*NOTHING, None], pa.large_string()))
@@ -252,6 +253,10 @@ def _iso_days(texts: pa.Array) -> Integers | None:
 
 
 def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
+    """Return the days since 1970 of texts of dates or times, with flags for what is missing or no date.
+
+    Times with an offset are days in `zone`; `form` is a date format such as "%d.%m.%Y", empty for ISO 8601.
+    """
     if not form and (found := _iso_days(texts)) is not None:
         return Numbers(found, np.zeros(len(found), bool), np.zeros(len(found), bool))
 

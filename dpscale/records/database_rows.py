@@ -82,6 +82,7 @@ class database_faults:  # noqa: N801, a context manager
 
 
 def _sentence(address: DatabaseAddress, error: Exception) -> DpscaleError:
+    """Return the error of this package for one of a driver: by fragments of its text, never the text itself."""
     if isinstance(error, ImportError):
         package = "duckdb" if "duckdb" in str(error.name) else str(error.name).partition(".")[0].replace("_", "-")
         return DataError(FIELD, f"{address}, which requires the missing package {package}", "an installed driver",

@@ -249,19 +249,23 @@ class HashingConnection(Connection):
         return [int(number), *(int(one or 0) % WORD for one in found)]
 
     def groups(self, sets: Sequence[tuple[str, ...]], part: Range) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-        for some in _together(sets):
-            names = list(dict.fromkeys(name for one in some for name in one))
-            known = {_grouping(names, one): one for one in some}
+        """Yield counts of records by the values of sets of columns: (set, batch of values with counts).
+
+        Several sets are one statement with GROUPING SETS, whose number says the set of each row.
+        """
+        for together in _together(sets):
+            names = list(dict.fromkeys(name for columns in together for name in columns))
+            known = {_grouping(names, columns): columns for columns in together}
             listed = ", ".join(map(quoted_name, names))
             number = f"GROUPING({listed})" if names else "0"
-            grouped = ", ".join(f"({', '.join(map(quoted_name, one))})" for one in some)
+            grouped = ", ".join(f"({', '.join(map(quoted_name, columns))})" for columns in together)
             sql = (f"SELECT {listed}{', ' if names else ''}count(*) AS {COUNTED}, {number} AS {GROUPED}"
                    f" FROM {self.compared(names, part)} GROUP BY GROUPING SETS ({grouped})")  # fmt: skip
             for batch in self.answer(sql, [*names, COUNTED, GROUPED]):
                 kinds = batch.column(GROUPED)
                 for kind in pc.unique(kinds).to_pylist():
-                    own = batch.filter(pc.equal(kinds, kind))
-                    yield known[kind], own.select([*known[kind], COUNTED])
+                    of_set = batch.filter(pc.equal(kinds, kind))
+                    yield known[kind], of_set.select([*known[kind], COUNTED])
 
     def statement(self, columns: Sequence[str], part: Range) -> str:
         """Return the query for the columns of a range; a scan of a table returns its rows in the order of places."""
@@ -409,6 +413,7 @@ class DuckConnection(HashingConnection):
             raise
 
     def _is_table(self) -> bool:
+        """Return whether the source is a table with row numbers, and no view or table with such a column."""
         try:
             self.open.execute(f"SELECT rowid FROM {self.rows} LIMIT 0").fetchall()
         except Exception as error:
@@ -469,6 +474,7 @@ class SqliteConnection(Connection):
             raise
 
     def _is_table(self) -> bool:
+        """Return whether the source is a table with row numbers, and no view or table with such a column."""
         self.open.execute(f"SELECT 1 FROM {self.rows} LIMIT 0")
         try:
             self.open.execute(f"SELECT rowid FROM {self.rows} LIMIT 0")
@@ -508,6 +514,10 @@ class SqliteConnection(Connection):
         return tuple(self.open.execute(sql).fetchone())
 
     def content(self, part: Range) -> RangeContent:
+        """Return the number of rows of a range and sums of their hashes, which do not depend on the order of the rows.
+
+        A further sum is weighted by the places of the rows, so it changes if rows trade places.
+        """
         names = ", ".join(map(quoted_name, self.schema.names))
         rows = first = second = places = 0
         for place, *values in self.open.execute(

@@ -107,6 +107,7 @@ class _Blocks(io.RawIOBase):
         return block
 
     def _block(self, size: int) -> bytes:
+        """Return the next block of about `size` bytes, in whole lines without comments; empty at the end."""
         if not self._comment:
             return self._take(size)
 
@@ -248,6 +249,7 @@ class DelimitedFormat(RecordFormat):
         return size * PACKED if codec_of(path) else size // 2
 
     def remedy(self, path: str, start: bytes, error: object) -> str:
+        """Return how to repair a file that cannot be read: its encoding, or lines with more or fewer fields."""
         text = str(error)
         if start.startswith((b"\xff\xfe", b"\xfe\xff")):
             return 'it is UTF-16: set encoding = "utf-16" in [data]'

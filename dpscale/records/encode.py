@@ -175,6 +175,7 @@ def _null(attribute: Attribute) -> tuple[str, str, str]:
 
 
 def _unparsable(attribute: Attribute) -> tuple[str, str, str]:
+    """Return what was read, what was expected and the remedy, for a text that is no number or date."""
     what = "date" if attribute.kind == "date" else "number"
     choices = '"drop"' if attribute.kind == "number" else '"category" or "drop"'
     remedy = f"set unparsable = {choices} for {field_name(attribute)}"
@@ -355,6 +356,7 @@ def _outside(attribute: Attribute, nearest: Integers, inside: NDArray[np.bool_])
 
 
 def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
+    """Return the cells of numbers that are categories of the domain (−1 for others); 2 and 2.0 are one category."""
     # adding zero converts -0.0 to 0.0, which Arrow distinguishes
     listed = _read_values(attribute)
     if values.dtype.kind == "i" and all(type(value) is int for value in listed):
@@ -364,6 +366,7 @@ def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Intege
 
 
 def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
+    """Return the cells of texts, whole or by their first letters, with the null cell for nulls."""
     if attribute.level is not None:
         return _node_cells(attribute, attribute.level, column)
 

@@ -205,6 +205,7 @@ def _plain_column(name: str, column: Any) -> pa.ChunkedArray:
 
 
 def _arrow_column(column: Any) -> pa.ChunkedArray:
+    """Return a column of pandas, Polars or Arrow as an Arrow array in chunks."""
     import pandas as pd
 
     if isinstance(column, pa.ChunkedArray):
@@ -222,8 +223,8 @@ def _arrow_column(column: Any) -> pa.ChunkedArray:
         if isinstance(categories.dtype, pd.IntervalDtype):
             column = column.cat.rename_categories(categories.astype(str))
 
-    found = pa.Array.from_pandas(column)
-    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+    converted = pa.Array.from_pandas(column)
+    return converted if isinstance(converted, pa.ChunkedArray) else pa.chunked_array([converted])
 
 
 def _polars() -> Any:

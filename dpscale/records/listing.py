@@ -183,6 +183,7 @@ DATABASES = {"duckdb": "duckdb", **dict.fromkeys(("db", "sqlite", "sqlite3"), "s
 
 
 def _all_data(files: list[str], named: str) -> list[str]:
+    """Return files unchanged if each name has the ending of a data format or `named` says the format; refuse others."""
     for file in files:
         if not named and not is_data(file):
             remedy = f'name it *{", *".join(endings())}, or say what it is, as format = "csv" in [data]'
@@ -303,6 +304,7 @@ def common_root(paths: list[str], files: list[str]) -> str:
 
 
 def _common_prefix(paths: list[str], files: list[str]) -> str:
+    """Return the folder that all files on an object store have in common, above folders such as `year=2025`."""
     scheme, names = files[0].partition("://")[0], [file.partition("://")[2] for file in files]
     asked = paths[0].partition("://")[2].rstrip("/")
     root = asked if len(paths) == 1 and names[0].startswith(asked + "/") else posixpath.commonpath(names)

@@ -297,6 +297,7 @@ def differing(one: Layout, other: Layout) -> list[str]:
 
 
 def _in_folders(path: str, named: str) -> Iterator[Entry]:
+    """Yield (path, size, time of change) of the data files at a path; nothing if this user cannot read it."""
     try:
         files = find_files([path], named)
     except DataError:

@@ -82,10 +82,14 @@ def columns_of(schema: pa.Schema, names: Sequence[str], domain: Domain) -> Colum
 
 
 @lru_cache(maxsize=64)
-def _columns_of(asked: _PageRequest) -> Columns:
-    schema, domain = asked.schema, asked.domain
+def _columns_of(request: _PageRequest) -> Columns:
+    """Return what the loops over pages need to know of each column: type, place, nulls, cells and range of values.
+
+    Columns with a type or an attribute that the loops cannot decode are left out.
+    """
+    schema, domain = request.schema, request.domain
     places = {name: place for place, name in enumerate(schema.names)}
-    known = [name for name in asked.names if name in domain.alone and domain[name].code_count <= MOST_CELLS]
+    known = [name for name in request.names if name in domain.alone and domain[name].code_count <= MOST_CELLS]
     names = tuple(name for name in known if plain_type(schema.field(places[name]).type) is not None)
     fields, attributes = [schema.field(places[name]) for name in names], [domain[name] for name in names]
     kinds = tuple(plain_type(field.type) for field in fields)
@@ -93,11 +97,11 @@ def _columns_of(asked: _PageRequest) -> Columns:
     numbers = [
         (
             width_of(kind),
-            fine and types.is_unsigned_integer(kind),
-            attribute.low if fine else 0,
-            attribute.high if fine else 0,
+            is_integer and types.is_unsigned_integer(kind),
+            attribute.low if is_integer else 0,
+            attribute.high if is_integer else 0,
         )
-        for attribute, kind, fine in zip(attributes, kinds, whole, strict=True)
+        for attribute, kind, is_integer in zip(attributes, kinds, whole, strict=True)
     ]
 
     return Columns(

@@ -142,6 +142,7 @@ class ColumnSummary:
         self.distinct.update(first.cast(pa.large_binary()).to_pylist() if is_text(column.type) else first.to_pylist())
 
     def _add_numbers(self, parsed: Numbers) -> None:
+        """Add the numbers of a column to its summary: range, whether whole, examples, and counts of missing ones."""
         self.numeric &= not parsed.foreign.any()
         self.slips += int(parsed.foreign.sum())
         self.present += int((~parsed.missing).sum())
@@ -154,6 +155,7 @@ class ColumnSummary:
             self.numbers += values[: MOST_SAMPLED - len(self.numbers)].tolist()
 
     def _add_texts(self, column: pa.Array) -> None:
+        """Add the texts of a column to its summary: distinct values, beginnings, and whether they are truth values."""
         try:
             distinct = pc.unique(column).drop_null().cast(pa.large_binary()).cast(pa.large_string())
         except pa.ArrowInvalid:

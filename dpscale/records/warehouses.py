@@ -70,6 +70,7 @@ class WarehouseConnection(Connection):
     def checked(
         self, columns: Sequence[str], part: Range, rows: int, expected: RangeContent | None
     ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of columns; after the last, refuse rows whose sums of hashes are not the expected ones."""
         sums = RowSums()
         for batch in self.read(self.schema.names, part, rows):
             sums.add(batch)

@@ -98,6 +98,7 @@ class _Filter(ExpressionReader):
         return Where(tuple(conditions))
 
     def _condition(self) -> Condition:
+        """Read a condition on a column: a sign and a literal, or `in` and a list."""
         column = self.name("the name of a column, in `…` if it contains blanks")
         sign = self.take()
         if sign.text in SIGNS:
@@ -191,12 +192,13 @@ def _numbers(condition: Condition, column: pa.Array) -> Flags:
 
 
 def _texts(condition: Condition, column: pa.Array) -> Flags:
+    """Return for which rows a text matches the condition with any of its values; nulls never match."""
     texts = column.cast(pa.large_binary())  # binary: bytes need not be valid UTF-8
     found = [
         pc.call_function(ARROW[condition.sign], [texts, pa.scalar(str(value).encode(), pa.large_binary())])
         for value in condition.values
     ]
-    return np.logical_or.reduce([np.asarray(one.fill_null(False).to_numpy(zero_copy_only=False)) for one in found])
+    return np.logical_or.reduce([np.asarray(flags.fill_null(False).to_numpy(zero_copy_only=False)) for flags in found])
 
 
 def _dates(condition: Condition, column: pa.Array) -> Flags:

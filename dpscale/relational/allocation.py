@@ -197,14 +197,25 @@ class AllocationProblem:
     def _errors(
         self, own: Mapping[str, tuple[float, float]], left: Mapping[str, float], deviation: float
     ) -> dict[str, float]:
-        found = {name: _error(own, (link.parent, link.child), deviation * link.sampling, left[name])
+        """Return the expected error of each link and chain of two links, by name.
+
+        Parameters
+        ----------
+        own : mapping
+            Errors of the tables.
+        left : mapping
+            Error of each link relative to random links.
+        deviation : float
+            Of the sampling of rows, for one link.
+        """
+        errors = {name: _error(own, (link.parent, link.child), deviation * link.sampling, left[name])
                  for name, link in self.links.items()}  # fmt: skip
         for name, chain in self.chains.items():
-            one, two = (self.links[link] for link in (chain.first, chain.second))
-            products = left[chain.first] * two.departures[0], one.departures[0] * left[chain.second]
-            sampling = deviation * deviation_of(chain.cells, two.links)
-            found[name] = _error(own, (one.parent, two.child), sampling, float(np.hypot(*products)) / ABSOLUTE)
-        return found
+            first, second = (self.links[link] for link in (chain.first, chain.second))
+            products = left[chain.first] * second.departures[0], first.departures[0] * left[chain.second]
+            sampling = deviation * deviation_of(chain.cells, second.links)
+            errors[name] = _error(own, (first.parent, second.child), sampling, float(np.hypot(*products)) / ABSOLUTE)
+        return errors
 
     def objective(self, shares: Mapping[str, float]) -> float:
         """Return the value that an allocation minimises."""
@@ -370,6 +381,7 @@ def pair_blocks(u: Expected, v: Expected, sums: tuple[NoisySums, NoisySums, Nois
 def _blocks(
     departed: Floats, curvature: Floats, carried: Floats, kinds: Integers, variance: float
 ) -> list[ShrinkageBlock]:
+    """Return the parts of a table by kind of cell, each with its departures, curvatures and the noise's deviation."""
     return [
         ShrinkageBlock(departed[kinds == i], curvature[kinds == i], carried[kinds == i], variance**0.5)
         for i in np.unique(kinds)

@@ -121,6 +121,11 @@ def _separate_remaining(
 
 
 def _swap_duplicate(pairs: Integers, i: int, tried: list[int], side: int, rows: int, there: Counter[int]) -> None:
+    """Swap an end of pair i with one of the tried pairs, if i is there twice and fewer pairs are duplicates then.
+
+    `there` counts the pairs (a, b) under a · rows + b; `side` is the end that is swapped. `pairs` and `there` change
+    in place.
+    """
     (a, b), best = pairs[i].tolist(), -1
     if there[a * rows + b] < 2:
         return

@@ -190,6 +190,7 @@ def random_error(question: LinkProblem) -> float:
 
 
 def _tried(question: LinkProblem) -> Iterator[tuple[float, Expected, Expected, Floats]]:
+    """Yield (expected error, features of both sides, logits of shares) for each clip of both sides and each start."""
     sides = [
         [Expected.random(side, Features.of_side(side, clip), question.links) for clip in CLIPS]
         for side in (question.u, question.v)

@@ -223,6 +223,10 @@ def _even(order: Integers, stream: PublicStream) -> Floats:
 
 
 def _to_totals(own: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
+    """Return whole degrees of the rows of each kind, scaled so that they sum to the total of the kind.
+
+    `own` has a degree for each row of the side; the rounding is random with the given stream.
+    """
     rows = np.argsort(side.of, kind="stable")
     groups = np.split(own[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
     found = []

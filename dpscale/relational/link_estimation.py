@@ -347,12 +347,17 @@ def _ones(noisy: Floats | None, side: Expected, precision: float) -> Constraint 
 
 
 def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision: float) -> Constraint:
+    """Return the constraint on sums over pairs of features (u × v): shrunken targets, ridges and curvatures."""
     curvature, carried = (
         np.multiply.outer(*both) / u.links for both in ((u.curvature, v.curvature), (u.carried, v.carried))
     )
     kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks
-    one, two, three, four = (table.ravel() for table in (noisy, expected, curvature, carried))
-    target, ridge = shrink_sums(one, two, three, four, precision, kinds.ravel(), PRIOR_PAIRS)
+    noisy_sums, expected_sums, curvatures, carried_sums = (
+        table.ravel() for table in (noisy, expected, curvature, carried)
+    )
+    target, ridge = shrink_sums(
+        noisy_sums, expected_sums, curvatures, carried_sums, precision, kinds.ravel(), PRIOR_PAIRS
+    )
     return Constraint(target.reshape(noisy.shape), ridge.reshape(noisy.shape), curvature)
 
 

@@ -44,6 +44,7 @@ class Cross:
 
     @classmethod
     def of(cls, u: Side, v: Side, order: int = ORDER) -> Cross:
+        """Return the cross marginals of two sides over `order` attributes in all."""
         first, second, starts = [], [], [0]
         columns = tuple(_columns(len(u.sizes), len(v.sizes), order))
         for left, right in columns:

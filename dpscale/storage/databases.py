@@ -92,6 +92,7 @@ def read_address(text: str) -> DatabaseAddress:
 
 
 def _parsed(text: str) -> DatabaseAddress:
+    """Return the parts of a text such as `postgresql://host/base?table=NAME`; refuse passwords and others."""
     scheme, mark, rest = text.partition("://")
     if not mark or scheme not in SCHEMES:
         raise DataError(FIELD, f"an address of kind {scheme!r}" if mark and scheme.isalnum() else "no address", TAKES,

@@ -113,6 +113,10 @@ def _folder_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _object_lock(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder of an object store, as an object that names its owner and is renewed by a thread.
+
+    A lock that was not renewed for some time is stale and is taken over.
+    """
     path, owner = folder / NAME, secrets.token_hex(8)
     if not _made(path, owner):
         with store_errors(path), suppress(FileNotFoundError):

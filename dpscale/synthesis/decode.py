@@ -170,6 +170,7 @@ def _inside(attribute: Attribute, bins: Integers32, step: float, stream: PublicS
 
 
 def _cast(values: pa.Array, wanted: pa.DataType | None) -> pa.Array:
+    """Return values with the data type of the input if every one fits it, else as they are."""
     if wanted is None or values.type == wanted:
         return values
     try:
@@ -187,12 +188,13 @@ def type_of(name: str) -> pa.DataType | None:
 
 
 def _with_parameters(name: str) -> pa.DataType | None:
+    """Return the Arrow type of a name such as "decimal128(10, 2)" or "timestamp[us, tz=UTC]"; None for others."""
     import re
 
-    if time := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=(.+)\]", name):
-        return pa.timestamp(time[1], time[2])
-    found = re.fullmatch(r"decimal128\((\d+), (\d+)\)", name)
-    return pa.decimal128(int(found[1]), int(found[2])) if found else None
+    if timestamp := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=(.+)\]", name):
+        return pa.timestamp(timestamp[1], timestamp[2])
+    decimal = re.fullmatch(r"decimal128\((\d+), (\d+)\)", name)
+    return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else None
 
 
 def table_of(columns: Mapping[str, pa.Array]) -> pa.Table:

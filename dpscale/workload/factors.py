@@ -148,6 +148,10 @@ def _centred_diagonal(gram: Floats, weights: Weights | None) -> tuple[Floats, fl
 
 
 def _centred_rows(family: Family, size: int, weights: Weights | None) -> Floats:
+    """Return rows whose Gram matrix is that of a family's centred queries, at trace 1 (shape ranks × cells).
+
+    Centring subtracts from each query its mean over the axis, weighted by `weights` (None: every cell alike).
+    """
     if is_wide(size) and 2 * family.count(size) <= size:  # of few queries the Gram matrix has few eigenvectors
         queries = family.matrix(size)
         pieces = queries - (queries @ profile_of(weights, size))[:, None]
@@ -233,6 +237,11 @@ def weighted_queries(part: WorkloadPart, attributes: AttributeSet) -> Floats:
 def _make_piece(
     part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
 ) -> tuple[GramFactor | ArrayGram | None, float]:
+    """Return the Gram factor of the workload's piece that depends on exactly the kept axes, and its squared weight.
+
+    The piece averages the queries over the other axes and takes the means over the kept ones out. The factor has trace
+    1; without any piece it is None and the weight 0.
+    """
     if part.domain.cells(attributes) > DENSE_CELLS:
         return _piece_by_chunks(part, attributes, keep)
 

@@ -42,6 +42,10 @@ class Affine(JointFamily):
         return _sublevels(self, shape)
 
     def chunks(self, shape: Shape) -> Iterator[Floats]:
+        """Return an iterator over queries in arrays of at most CHUNK_ENTRIES entries.
+
+        Query i has the cells whose level is at most cut i.
+        """
         count, step = self.count(shape), max(1, CHUNK_ENTRIES // math.prod(shape))
         if count <= step:
             return iter([self.queries(shape)])
@@ -182,6 +186,7 @@ class ProductQueries(ProductFamily):
         return (PREDICATE,)
 
     def distinct(self, names: Collection[str]) -> ProductQueries:
+        """Return the family with a label that is not among `names`: its name, with the first free number from 2."""
         if self.label is not None:
             return self
         numbers = itertools.count(2)
@@ -195,16 +200,17 @@ class ProductQueries(ProductFamily):
         return (domain.ordered([name for name in self._given() if name not in total]),)
 
     def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> ProductQueries:
+        """Return the family with the queries of each attribute of `sets`; refuse attributes without any."""
         check_label(self.title)
-        given, made = self._given(), ProductQueries(predicates=self.predicates, label=self.label)
+        given, checked = self._given(), ProductQueries(predicates=self.predicates, label=self.label)
         for name in dict.fromkeys(name for names in sets for name in names):
             if name not in given:
                 raise JobError(FIELD, f"none for attribute {name!r}", "queries for every attribute", "add them")
-            own = given[name]
-            if not isinstance(own, NamedQueries):
-                own = number_queries(own, domain, name) or axis_queries(own, domain, name, _named_family)
-            made._by[name], made._named[name] = own
-        return made
+            queries = given[name]
+            if not isinstance(queries, NamedQueries):
+                queries = number_queries(queries, domain, name) or axis_queries(queries, domain, name, _named_family)
+            checked._by[name], checked._named[name] = queries
+        return checked
 
     def _given(self) -> Mapping[str, Any]:
         if not self.predicates:

@@ -209,6 +209,7 @@ def _from_file(path: str, name: str) -> Floats:
 
 
 def _checked_matrix(given: Any, size: int, name: str) -> Floats:
+    """Return given queries as an array of finite numbers, shape (m, size); raise JobError for anything else."""
     takes = f"a family, predicates, or finite numbers of shape (m, {size})"
     try:
         array = np.asarray(given, np.float64)

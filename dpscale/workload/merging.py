@@ -115,6 +115,7 @@ class MergedCells:
         return {}
 
     def _merged(self, part: WorkloadPart) -> WorkloadPart:
+        """Return a part of the workload over the merged cells, whose queries do not tell the cells of a group apart."""
         if isinstance(part, ExplicitPart):
             array = self.query(("", *part.attributes), part.array)
             assert array is not None

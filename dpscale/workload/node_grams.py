@@ -60,6 +60,11 @@ def node_gram(asked: Asked, size: int, width: int) -> Floats:
 
 
 def _sums(family: Family, size: int, width: int) -> Floats:
+    """Return for each node the sum of the family's Gram matrix QᵀQ (on `size` cells) over pairs of its own cells.
+
+    A node is `width` neighbouring cells; the last one may have fewer. If G_ij = before_min after_max, the sum follows
+    from cumulated sums; if G depends on the distance alone, one node of each width is enough.
+    """
     nodes = -(-size // width)
     if family.tridiagonal(size) is not None:
         before, after = (_by_node(values, width) for values in generators(family, size))
@@ -73,6 +78,11 @@ def _sums(family: Family, size: int, width: int) -> Floats:
 
 
 def _gram(family: Family, size: int, width: int) -> Floats:
+    """Return the Gram matrix of the family over nodes of `width` cells: its sums over the cells of each pair of nodes.
+
+    With G_ij = before_min after_max it is an outer product above the diagonal. A shift-invariant family with intervals
+    has a Toeplitz matrix, but for the last node, which may be shorter.
+    """
     nodes = -(-size // width)
     if family.tridiagonal(size) is not None:
         before, after = (_by_node(values, width).sum(axis=1) for values in generators(family, size))

@@ -137,6 +137,11 @@ class Prefix(Family):
         return float((0.5 / np.sin((2 * np.arange(1, size + 1) - 1) * np.pi / (4 * size + 2))).sum())
 
     def centred_trace(self, profile: Floats) -> float:
+        """Return the nuclear norm of the prefix queries centred by `profile`, from their known singular values.
+
+        For equal weights the values are 1 / (2 sin(kπ / 2n)). Another profile changes the matrix by rank one, which
+        moves only the first MODES of the values noticeably.
+        """
         n = len(profile)
         values = 0.5 / np.sin(np.arange(1, n) * np.pi / (2 * n))
         missed = np.arange(1, n) / n - np.cumsum(profile)[:-1]
@@ -145,6 +150,10 @@ class Prefix(Family):
         return float(np.sqrt(np.maximum(mixed, 0)).sum() + values[MODES:].sum())
 
     def block_gram(self, cut: Cut) -> Floats:
+        """Return the Gram matrix of the queries applied to one distribution within each block (shape blocks × blocks).
+
+        A prefix that ends in a block counts its share before the cut, and all later prefixes count 1.
+        """
         before = [np.cumsum(own) for own in cut.within]
         first = _by_block(cut, [float(part.sum()) for part in before])
         second = _by_block(cut, [float((part**2).sum()) for part in before])
@@ -219,9 +228,14 @@ class Range(Family):
         return float((math.sqrt(size + 1) / (2 * np.sin(np.arange(1, size + 1) * np.pi / (2 * size + 2)))).sum())
 
     def centred_trace(self, profile: Floats) -> float:
+        """Return the nuclear norm of the range queries centred by `profile`, from their known singular values.
+
+        On n cells these are √(n + 1) / (2 sin(kπ / (2n + 2))). Centring is of rank one: it is exact for the first
+        MODES of the modes, and only the diagonal is kept for the rest.
+        """
         n = len(profile)
         values = math.sqrt(n + 1) / (2 * np.sin(np.arange(1, n + 1) * np.pi / (2 * n + 2)))
-        means, totals = (math.sqrt(2 / (n + 1)) * _sines(one) for one in (profile, np.ones(n)))
+        means, totals = (math.sqrt(2 / (n + 1)) * _sines(vector) for vector in (profile, np.ones(n)))
         few = values[:MODES, None] * (np.eye(min(n, MODES)) - np.outer(means[:MODES], totals[:MODES]))
         rest = values[MODES:] * (1 - means[MODES:] * totals[MODES:])
         return float(np.linalg.svd(few, compute_uv=False).sum() + rest.sum())

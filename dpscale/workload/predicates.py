@@ -121,15 +121,17 @@ class _Reader(ConditionReader):
     def negated(self, one: Predicate) -> Predicate:
         return Predicate(one.attributes, ~one.mask)
 
-    def joined(self, word: str, one: Predicate, other: Predicate) -> Predicate:
-        names = self.domain.ordered(tuple(dict.fromkeys([*one.attributes, *other.attributes])))
+    def joined(self, word: str, first: Predicate, second: Predicate) -> Predicate:
+        """Return two conditions joined by `word`, "and" or "or", as one over the attributes of both."""
+        names = self.domain.ordered(tuple(dict.fromkeys([*first.attributes, *second.attributes])))
         if self.domain.cells(names) > MOST_CELLS and len(names) > 1:
             raise JobError(FIELD, f"{safe_repr(self.text)} on {self.domain.cells(names)} cells of {', '.join(names)}",
                            f"at most {MOST_CELLS} cells", "join conditions on single attributes by and")  # fmt: skip
-        masks = (_spread(self.domain, one, names) for one in (one, other))
+        masks = (_spread(self.domain, condition, names) for condition in (first, second))
         return Predicate(names, np.logical_and(*masks) if word == "and" else np.logical_or(*masks))
 
     def condition(self) -> Predicate:
+        """Read one condition on an attribute, such as `age >= 18`, and return the cells where it holds."""
         place = self.next
         name = self.name("the name of an attribute, in `…` if it contains blanks")
         if name not in self.domain.names:
@@ -171,11 +173,12 @@ class LabelledCells:
         return above if sign in (">", ">=") else listed & ~above
 
     def _equal(self, value: Literal) -> Flags:
+        """Return which cells have the value as their label (shape cells); an error names the nearest label."""
         found = np.zeros(self.attribute.size, np.bool_)
         label = self._label(value)
         cell = self.attribute.cell_of.get(label, self.attribute.cell_of.get(str(label)))
         if cell is None:
-            known = [str(one) for one in self.attribute.labels if one is not None]
+            known = [str(label_of_cell) for label_of_cell in self.attribute.labels if label_of_cell is not None]
             raise self._error(value, "a label of the attribute", nearest(str(label), known))
 
         found[cell] = True
@@ -211,6 +214,10 @@ class LabelledCells:
         return sum(label <= value if after else label < value for label in labels)
 
     def _edge(self, sign: str, value: Literal) -> int:
+        """Return the number of the bin edge of a comparison: bins can be cut only there.
+
+        The last bin includes its upper edge, so only <= and > may name it.
+        """
         edges = self.attribute.edges
         last = value == edges[-1] and sign in ("<=", ">")  # its bin includes the edge
         fits = isinstance(value, int | float) and value in edges and (sign in ("<", ">=") or last)
@@ -252,6 +259,7 @@ def range_predicate(attribute: Attribute, first: int, last: int) -> str:
 
 
 def _listed_range(attribute: Attribute, first: int, last: int) -> str:
+    """Return the text of a condition for the listed cells from `first` to `last`: of bins, of dates or of labels."""
     if first == last:
         return cell_predicate(attribute, first)
 

@@ -131,17 +131,24 @@ class QueryCandidates:
         return self._known[key]
 
     def _classes(self, names: AttributeSet, groups: tuple[Groups, ...]) -> CellClasses | None:
+        """Return classes of cells that no query over a superset of `names` tells apart; None without any to merge.
+
+        Product families give labels on each axis, arrays of queries joint labels of all axes. `groups` are the cells
+        of each attribute that are together already.
+        """
         inside = set(names)
-        listed = [(part, own) for part, own in self.listed if inside <= set(own)]
+        listed = [(part, queried) for part, queried in self.listed if inside <= set(queried)]
         if not listed or any(inside <= set(other) for other in self.by_cells):
             return None
 
-        products = [(part, own) for part, own in listed if part.families(own)]
+        products = [(part, queried) for part, queried in listed if part.families(queried)]
         axes = [
-            _labels(group.count, [self._over_groups(part, own, name, group) for part, own in products])
+            _labels(group.count, [self._over_groups(part, queried, name, group) for part, queried in products])
             for name, group in zip(names, groups, strict=True)
         ]
-        arrays = [_array_over_groups(part, own, names, groups) for part, own in listed if not part.families(own)]
+        arrays = [
+            _array_over_groups(part, queried, names, groups) for part, queried in listed if not part.families(queried)
+        ]
         found = (_joint_labels(axes, arrays),) if arrays else tuple(axes)
 
         return None if all(len(labels) == labels.max() + 1 for labels in found) else CellClasses(found)

@@ -138,6 +138,18 @@ class RequestedResiduals:
 
     def _add(self, sets: Sequence[AttributeSet], weights: NDArray[np.float64], kinds: Integers,
              leaves: Callable[[AttributeSet], Sequence[Left]]) -> None:  # fmt: skip
+        """Record the residual terms of sets of one size; sets with attributes of the same kinds share their terms.
+
+        Parameters
+        ----------
+        sets : sequence of tuple of str
+        weights : ndarray
+            Weight of each set.
+        kinds : ndarray of int
+            Kind of each attribute; attributes of one kind have the same queries.
+        leaves : callable
+            Residuals of a set: the places that each keeps, its term, and its weights.
+        """
         place = {name: i for i, name in enumerate(self.names)}
         flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, len(sets) * len(sets[0]))
         places = flat.reshape(len(sets), -1)
@@ -147,12 +159,12 @@ class RequestedResiduals:
         sizes = np.array([len(left.kept) for left in leaves_of[0]])
 
         for degree in range(places.shape[1] + 1):
-            own = turns[sizes == degree]
-            lefts = [[one[turn] for turn in own.tolist()] for one in leaves_of]
+            same_degree = turns[sizes == degree]
+            lefts = [[one[turn] for turn in same_degree.tolist()] for one in leaves_of]
             codes = np.stack([self._codes(places[:, list(left.kept)]) for left in lefts[0]], axis=1)
             terms = np.array([[left.term for left in one] for one in lefts], np.int32)[group]
             values = _multiplied(weights, lefts, group)
-            self._records[degree].append(_Records(codes, terms, values, self._turn, len(turns), own))
+            self._records[degree].append(_Records(codes, terms, values, self._turn, len(turns), same_degree))
 
         self._turn += len(sets) * len(turns)
 
@@ -247,15 +259,28 @@ def _sums(keys: Integers, values: NDArray[np.float64], most: int) -> tuple[Integ
 
 def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms: Integers, sums: NDArray[np.float64],
              turns: Integers) -> Classes:  # fmt: skip
+    """Return residual sets by class: two are in one if they have the same terms with the same sums, and the same kinds.
+
+    Parameters
+    ----------
+    members : ndarray of int, shape (residual sets, degree)
+    kinds : ndarray of int or None
+    starts : ndarray of int
+        Where the terms of each set start in `terms` and `sums`, and their end.
+    terms, sums : ndarray
+        Number and summed weight of each term.
+    turns : ndarray of int
+        When each set was first asked for.
+    """
     lengths = np.diff(starts)
     which, terms_found, firsts = np.empty(len(members), np.int64), list[tuple[tuple[int, float], ...]](), list[int]()
     for length in np.unique(lengths).tolist():
-        own = np.flatnonzero(lengths == length)
-        at = starts[own][:, None] + np.arange(length)
-        columns = [terms[at], sums[at].view(np.int64), *([] if kinds is None else [kinds[own]])]
-        first, found = alike(np.concatenate(columns, axis=1))
-        which[own] = found + len(firsts)
-        firsts += own[first].tolist()
+        same_length = np.flatnonzero(lengths == length)
+        at = starts[same_length][:, None] + np.arange(length)
+        columns = [terms[at], sums[at].view(np.int64), *([] if kinds is None else [kinds[same_length]])]
+        first, class_of = alike(np.concatenate(columns, axis=1))
+        which[same_length] = class_of + len(firsts)
+        firsts += same_length[first].tolist()
         terms_found += [tuple(zip(terms[i].tolist(), sums[i].tolist(), strict=True)) for i in at[first]]
 
     lasts, turned = np.zeros(len(firsts), np.int64), np.full(len(firsts), np.iinfo(np.int64).max)
@@ -476,12 +501,16 @@ class _Split:
         self.asked.add(part.sets, part.weights, self._kinds(part.role), partial(leaves, part))
 
     def subworkloads(self) -> Subworkloads:
+        """Return the subworkloads: the requested residual sets, with one Gram matrix for each class of equal terms."""
         kinds = self._kinds(lambda name: 0)
-        found = [self.asked.classes(degree, len(self.terms), kinds, 0.0) for degree in self.asked.degrees()]
+        by_degree = [self.asked.classes(degree, len(self.terms), kinds, 0.0) for degree in self.asked.degrees()]
         keys = list(self.terms)
-        classes = [self._made(one.members[first], [(keys[term], weight) for term, weight in terms])
-                   for one in found for first, terms in zip(one.firsts, one.terms, strict=True)]  # fmt: skip
-        return Subworkloads(self.domain.axis_names, found, classes)
+
+        made = list[Subworkload]()
+        for classes in by_degree:
+            for first, terms in zip(classes.firsts, classes.terms, strict=True):
+                made.append(self._made(classes.members[first], [(keys[term], weight) for term, weight in terms]))
+        return Subworkloads(self.domain.axis_names, by_degree, made)
 
     def _made(self, places: NDArray[np.int64], terms: Sequence[tuple[tuple[str, ...], float]]) -> Subworkload:
         attributes = tuple([self.domain.axis_names[i] for i in places.tolist()])
@@ -513,6 +542,10 @@ class _Split:
                 for kept in subsets(tuple(range(len(axes))))]  # fmt: skip
 
     def _joint(self, part: WorkloadPart, attributes: AttributeSet) -> list[Left]:
+        """Return the residuals of a part on a set whose queries are no product: a piece for each subset of kept axes.
+
+        Raises PlanError if the array over the cells of the set would be too large.
+        """
         cells = part.domain.cells(attributes)
         if cells > DENSE_CELLS and cells * part.count(attributes) > self.most_entries:
             entries = f", or {self.most_entries:,} entries of all queries" if self.most_entries else ""
@@ -524,9 +557,9 @@ class _Split:
                 f"coarsen the attributes, or use {remedy}",
             )
 
-        own, left = self._weights_of(attributes), []
+        axis_weights, left = self._weights_of(attributes), []
         for kept in subsets(tuple(range(len(attributes)))):
-            factor, weight = piece_factor(part, attributes, kept, own)
+            factor, weight = piece_factor(part, attributes, kept, axis_weights)
             term = NOWHERE if factor is None else self._term([factor] if kept else [])
             left.append(Left(kept, term, (weight,)))
 

@@ -392,6 +392,7 @@ class Workload:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def _sets(self, degree: int | None, attributes: Iterable[Sequence[str]] | None) -> tuple[AttributeSet, ...]:
+        """Return the sets of attributes that a part requests: all of a degree, or the listed ones in domain order."""
         if (degree is None) == (attributes is None):
             got = "neither" if degree is None else "both"
             raise JobError("workload", f"{got} of degree and attributes", "exactly one of them", "keep one")

@@ -110,6 +110,11 @@ def _scales(design: Design) -> Floats:
 
 
 def _linear(estimates: Estimates, design: Design, population: bool) -> RegressionFit:
+    """Return the fit of a linear regression from noisy moments: products of two columns, or one and the outcome.
+
+    Columns are scaled to comparable size first. `population` adds the sampling variance of the records to the variance
+    of the noise: from the joint table of cells if there is one, else with equal variance of the residuals.
+    """
     columns, scales = (*design.columns, design.outcome), _scales(design)
     count = len(design.columns)
     pairs = [*combinations_with_replacement(range(count), 2), *((row, count) for row in range(count))]
@@ -167,6 +172,7 @@ def _answered(estimates: Estimates, queries: list[SetQueries], count: int) -> tu
 
 
 def _is_measured(estimates: Estimates, names: tuple[str, ...], queries: list[SetQueries]) -> bool:
+    """Return whether the release can answer the queries with errors; it asks for the first of each."""
     try:
         for query in queries:
             estimates.answer(names, query.values[0])
@@ -219,6 +225,11 @@ def _without_negative(table: Floats) -> Floats:
 
 
 def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool) -> RegressionFit:
+    """Return the fit of a regression with a mean that is not linear, from counts and outcomes by distinct row.
+
+    With few rows the score is a function of these numbers and their covariance; with many, its local form at the
+    estimate. `population` adds the sampling variance of the records to that of the noise.
+    """
     names, domain = design.names, design.domain
     if (cells := domain.cells(names)) > MOST_CELLS:
         raise PlanError("formula", f"{cells:,} cells of {', '.join(names)}", f"at most {MOST_CELLS:,}",

@@ -176,6 +176,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _bars(axes: Axes, name: str, labels: Sequence[str], values: Floats, half: Floats) -> None:
+    """Draw counts with their intervals of ± half: bars with error bars for few values, a line with a band for many."""
     places = np.arange(len(values))
     if len(values) <= MOST_BARS:
         axes.bar(places, values, color=COLOURS[0], width=0.8)
@@ -221,6 +222,10 @@ def degree_shares(sides: Sequence[tuple[str, Integers, Floats, Floats]]) -> str:
 
 
 def _degrees_of_side(axes: Axes, name: str, at: Integers, shares: Floats, degrees: Floats) -> None:
+    """Draw cumulative shares of the rows of a table by their links: of the synthetic rows, and as measured with noise.
+
+    `at` has the degrees at which `shares` were measured, `degrees` the links of each synthetic row.
+    """
     most = int(max(degrees.max(initial=0), 1))
     mask, steps = at <= max(2 * most, SHOWN_DEGREES), np.arange(most + 2)
     shown = np.searchsorted(np.sort(degrees), steps, side="right") / max(len(degrees), 1)

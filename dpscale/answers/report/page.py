@@ -150,6 +150,7 @@ def check_rendered(failed: Sequence[Rendered], folder: Path) -> None:
 
 
 def _rendered(section: Section, render_html: Callable[[], str]) -> Rendered:
+    """Return a section of the report; if it fails, a section that says so in its place."""
     try:
         html, failure = render_html(), ""
     except (TransientError, OSError):  # the same command may succeed later
@@ -163,9 +164,10 @@ def _rendered(section: Section, render_html: Callable[[], str]) -> Rendered:
 
 
 def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: str, run: object) -> str:
+    """Return the HTML of a section from its template and the values that the template names."""
     if section.module:
-        own = import_module(section.module)
-        source, values = own.TEMPLATE, own.values(run)
+        module = import_module(section.module)
+        source, values = module.TEMPLATE, module.values(run)
     else:
         name = f"section-{section.name}.html"
         source = shared_file(name, package if files(package).joinpath(name).is_file() else SHARED)

@@ -297,11 +297,12 @@ def unit_of(part: WorkloadPart, names: AttributeSet) -> str:
 def _statistic(
     answered: Answered, part: WorkloadPart, names: AttributeSet, labels: Sequence[str], title: str
 ) -> dict[str, Any]:
+    """Return a statistic of a part as the report shows it: labels, estimates with intervals and errors, and unit."""
     table = answered.table(part.shown(names), part.name, LEVEL, False)
-    estimate, low, high, error = (table[one].to_numpy() for one in ("estimate", "low", "high", "std_error"))
-    shown = labels if len(labels) == len(table) else [str(one) for one in table.column(0).to_pylist()]
-    found = statistic(title, shown, estimate, low, high, error, unit_of(part, names))
-    return found | {"unknown": int(np.isnan(estimate).sum())}
+    estimate, low, high, error = (table[column].to_numpy() for column in ("estimate", "low", "high", "std_error"))
+    shown = labels if len(labels) == len(table) else [str(label) for label in table.column(0).to_pylist()]
+    shown_statistic = statistic(title, shown, estimate, low, high, error, unit_of(part, names))
+    return shown_statistic | {"unknown": int(np.isnan(estimate).sum())}
 
 
 SURPRISING = 1e-3  # probability below which a misfit is reported

@@ -129,6 +129,7 @@ class Site:
         }
 
     def _table(self, publication: Publication, edition: Edition, base: str, address: str) -> None:
+        """Write the page of a table, its further rows as scripts that the page loads, and its files to download."""
         sheet, page = edition.sheets[address], f"{base}/{address}.html"
         folder, name = (base + "/" + address).rsplit("/tables/", 1)
         has_counts = bool(sheet.rows) and "count" in sheet.rows[0]
@@ -150,7 +151,7 @@ class Site:
             downloads=downloads, rows=pieces[0], parts_number=len(pieces) - 1, part_name=f"{name}.rows-", flags=flags,
             has_intervals=has_intervals,
             has_counts=has_counts, embedded=EMBEDDED, all_notes=[*sheet.own_notes, *sheet.group.notes],
-            attributes=[(f"{base}/{one.address}.html", one) for one in edition.pages_of(sheet)],
+            attributes=[(f"{base}/{own.address}.html", own) for own in edition.pages_of(sheet)],
             **self._around(publication, edition, base, address),
         )  # fmt: skip
 

@@ -174,6 +174,7 @@ def over_periods(name: str, tables: Mapping[str, FinishedTable]) -> FinishedTabl
 
 
 def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
+    """Return what the page of a table shows: rows with the latest period first, columns to filter, plots and texts."""
     table, known = finished.with_ends(), dimensions_of(group.domain)
     labels = list[SheetLabels]()
     for name in (name for name in table.column_names if name not in COLUMNS):

@@ -142,6 +142,7 @@ class WizardRequest(BaseHTTPRequestHandler):
             self._send(404, "no such page")
 
     def _answer(self, body: bytes) -> None:
+        """Answer a request with a JSON body by JSON."""
         try:
             chosen = json.loads(body)
         except (ValueError, RecursionError):
@@ -158,6 +159,7 @@ class WizardRequest(BaseHTTPRequestHandler):
         return given is not None and secrets.compare_digest(given.value.encode(), self.server.session.encode())
 
     def _send(self, status: int, content: str, kind: str = "text/plain", cookie: str = "") -> None:
+        """Send an answer with its headers."""
         sent = content.encode()
         self.send_response(status)
         more = {"Content-Type": f"{kind or 'text/plain'}; charset=utf-8", "Content-Length": str(len(sent))}

@@ -292,6 +292,22 @@ def _read_request(
     multiplier: str,
     variance: str,
 ) -> ResidualRequest:
+    """Return a measurement of a stored decision; refuse one that is not a residual of a selected set.
+
+    Parameters
+    ----------
+    setting : Setting
+    number : int
+        Of the measurement.
+    groups : mapping
+        Groups of cells of each attribute.
+    chosen : tuple
+        Selected sets; `rank` is the place of the one that `names` belongs to.
+    cells : mapping or None
+        Groups that replace `groups`, for measurements by cell.
+    multiplier, variance : str
+        Integers of the noise.
+    """
     if (
         (cells is not None and not names)
         or not 0 <= rank < len(chosen)
@@ -303,14 +319,15 @@ def _read_request(
 
     by_cell = cells is not None
     inside = tuple((groups if cells is None else cells)[name] for name in names)
-    own = setting.strategies.get(names[0]) if by_cell else None
-    block = strategy_of(tuple(names), inside, by_cell, own)
+    strategy = setting.strategies.get(names[0]) if by_cell else None
+    block = strategy_of(tuple(names), inside, by_cell, strategy)
     draw = restored_gaussian(int(multiplier), int(variance), block.squared_l2_sensitivity, setting.rows_per_unit)
 
-    return ResidualRequest(number, rank, chosen[rank], tuple(names), inside, draw, by_cell, own)
+    return ResidualRequest(number, rank, chosen[rank], tuple(names), inside, draw, by_cell, strategy)
 
 
 def _check(decision: AimDecision, setting: Setting) -> None:
+    """Refuse a stored decision that the mechanism cannot have made: other sets, or a higher cost than its round."""
     known = {(name,) for name in setting.names} if decision.is_one_way else set(setting.candidates)
     if len(set(decision.measured)) != len(decision.measured) or not set(decision.measured) <= known:
         raise ValueError("a selected set that is not a candidate, or a repeated one")

@@ -134,6 +134,7 @@ class EntropyEstimator:
         candidates: Sequence[AttributeSet],
         previous: FittedEstimates | None = None,
     ) -> EntropyEstimates:
+        """Return estimates of largest entropy that fit all that was measured."""
         return EntropyEstimates(counts, groups, residuals, candidates, self.chains, self.rules)
 
     def precisions(
@@ -216,6 +217,7 @@ class GremEstimator:
         candidates: Sequence[AttributeSet],
         previous: FittedEstimates | None = None,
     ) -> GremEstimates:
+        """Return the estimates from residuals; marginals of the previous fit that did not change are kept."""
         before = previous if isinstance(previous, GremEstimates) else None
         if not self.lazy:
             return GremEstimates(residuals)
@@ -231,6 +233,7 @@ class GremEstimator:
     def changed_sets(
         self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]
     ) -> list[AttributeSet]:
+        """Return the candidates that contain a residual set with another value than before."""
         changed = [
             set(residual_set)
             for residual_set, value in after.values.items()
@@ -312,6 +315,7 @@ class GraphicalEstimator:
         candidates: Sequence[AttributeSet],
         previous: FittedEstimates | None = None,
     ) -> GraphicalEstimates:
+        """Return the graphical model that fits all that was measured, starting from the previous model."""
         before = previous.model if isinstance(previous, GraphicalEstimates) else None
         return GraphicalEstimates(counts, groups, residuals, self.close, before)
 

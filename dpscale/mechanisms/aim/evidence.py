@@ -77,6 +77,7 @@ class AdaptiveEvidence:
         return self._belief.model
 
     def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
+        """Return simulated errors of a released model, from fits to noise like the drawn one around its estimates."""
         belief = self._belief
         return simulate_errors(
             belief.model,

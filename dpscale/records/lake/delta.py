@@ -63,6 +63,7 @@ def _check_protocol(table: Any) -> None:
 
 
 def _files(table: Any, root: str) -> tuple[File, ...]:
+    """Return the files of a Delta table with their sizes and partition values."""
     actions = pa.table(table.get_add_actions(flatten=True))
     keys = [name for name in actions.column_names if name.startswith("partition.")]
     rows = actions.select(["path", "size_bytes", *keys]).to_pylist()

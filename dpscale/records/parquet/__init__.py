@@ -229,6 +229,10 @@ class OpenParquet(OpenFile):
     def _decoded(
         self, columns: Sequence[str], groups: Sequence[int], dictionaries: Sequence[str], rows: int
     ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of columns from some row groups, at most `rows` rows each.
+
+        `dictionaries` are the columns that are read as dictionaries.
+        """
         with mapped(self.path) if self._small is None else nullcontext(pa.BufferReader(self._small)) as where:
             far = is_url(self.path)  # fetch only the requested columns, in few large pieces
             with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),

@@ -182,6 +182,11 @@ def fill(data: Array, jobs: Integers, tables: Array, out: Array, states: Array) 
 
 @njit(cache=True, nogil=True)
 def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
+    """Decode the values of one page of dictionary codes into `out`; returns FINE or DAMAGED.
+
+    `job` has integers by name: where the page is in `data`, which rows to take, where they go and which table decodes
+    them. Nullable columns have definition levels before the codes.
+    """
     at, end, first, taken, start = job[AT], job[END], job[FIRST], job[TAKEN], job[START]
     entries = job[ENTRIES]
     table = np.zeros(max(entries, 1 << NARROW), tables.dtype)

@@ -121,13 +121,18 @@ def _findings(run: GrowingPart) -> list[str]:
 
 
 def _singles(run: GrowingPart, kind: str) -> list[dict[str, Any]]:
+    """Return the charts of single attributes that the report shows for the last released period, at most SINGLES.
+
+    Attributes with requested answers come first, then others from the estimates.
+    """
     answered = _answered(run, run.released[-1], kind)
     domain = answered.estimates.workload.domain
-    asked = [one for one in tables.requested(answered, SINGLES) if len(one.names) == 1]
-    seen = {one.names for one in asked}
-    shown = [*asked, *(one for one in tables.singles(answered, 2 * SINGLES) if one.names not in seen)][:SINGLES]
-    return [single(titles_of(domain, one.names), [words_of(domain[one.names[0]])], one.values, one.half,
-                   domain[one.names[0]]) for one in shown]  # fmt: skip
+    requested_tables = [table for table in tables.requested(answered, SINGLES) if len(table.names) == 1]
+    seen = {table.names for table in requested_tables}
+    others = [table for table in tables.singles(answered, 2 * SINGLES) if table.names not in seen]
+    shown = [*requested_tables, *others][:SINGLES]
+    return [single(titles_of(domain, table.names), [words_of(domain[table.names[0]])], table.values, table.half,
+                   domain[table.names[0]]) for table in shown]  # fmt: skip
 
 
 @drawing
