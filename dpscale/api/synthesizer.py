@@ -16,7 +16,7 @@ from dpscale.api.answers import frame_type
 from dpscale.api.planning import ReleasePlan, plan
 from dpscale.api.public import run
 from dpscale.api.release import Release
-from dpscale.base.display import safe_repr
+from dpscale.base.display import safe_repr, type_of_value
 from dpscale.base.errors import JobError
 from dpscale.base.progress import Progress, lines, shown
 from dpscale.domain import Domain
@@ -175,7 +175,7 @@ class Synthesizer:
         'one row'
         """
         if not isinstance(self.domain, Domain):
-            raise JobError("Synthesizer.domain", f"a {type(self.domain).__name__}", "a Domain", "write dp.Domain(a=3)")
+            raise JobError("Synthesizer.domain", type_of_value(self.domain), "a Domain", "write dp.Domain(a=3)")
         degree = min(self.degree, len(self.domain)) if isinstance(self.degree, int) else self.degree
         queries = Workload(self.domain.with_rules(self.rules)).add(MARGINAL.name, degree=degree)
         if self.target is not None:

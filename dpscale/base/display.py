@@ -33,7 +33,13 @@ def safe_repr(value: object) -> str:
         return "a number of hundreds of digits"
     if value is None or isinstance(value, int | float) or (isinstance(value, str) and _is_short(value)):
         return repr(value)
-    return "a long text" if isinstance(value, str) else f"a {type(value).__name__}"
+    return "a long text" if isinstance(value, str) else type_of_value(value)
+
+
+def type_of_value(value: object) -> str:
+    """Return the type of a value with its article, as in `an int`."""
+    name = type(value).__name__
+    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
 
 
 def format_bytes(count: int) -> str:

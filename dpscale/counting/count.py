@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.display import type_of_value
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, DomainError, RefusedValue
 from dpscale.base.numerics import AttributeSet, Flags, Integers, LazyModule, NDArray
@@ -308,7 +309,7 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     (2, 3)
     """
     if not isinstance(table, Table):
-        raise DataError("table", f"a {type(table).__name__}", "a Table", "open one: Table.open(path, domain)")
+        raise DataError("table", type_of_value(table), "a Table", "open one: Table.open(path, domain)")
 
     for names in sets:
         table.domain.ordered(names)

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpscale.base.display import format_bytes
+from dpscale.base.display import format_bytes, type_of_value
 from dpscale.base.error_redaction import accepted
 from dpscale.base.errors import JobError, PlanError, TransientError
 from dpscale.engine.base import Engine, Progress, argument_tuples, silent
@@ -357,7 +357,7 @@ def _usable_client(client: object) -> Client:
 
     expected, remedy = "an open distributed.Client", "open one, or pass the address as scheduler="
     if not isinstance(client, Client):
-        raise JobError("client", f"a {type(client).__name__}", expected, remedy)
+        raise JobError("client", type_of_value(client), expected, remedy)
     if client.status == "closed":
         raise JobError("client", "a closed client", expected, remedy)
     if client.asynchronous:

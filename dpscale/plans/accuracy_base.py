@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscale.base.deadline import check_planning_time
+from dpscale.base.display import type_of_value
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
@@ -278,7 +279,7 @@ def as_query(query: ArrayLike) -> Floats:
     try:
         values = np.asarray(query, dtype=np.float64)
     except (TypeError, ValueError):
-        raise PlanError("query", f"a {type(query).__name__} that is not an array of numbers",
+        raise PlanError("query", f"{type_of_value(query)} that is not an array of numbers",
                         "an array of finite numbers", "give a number for every cell") from None  # fmt: skip
 
     if not np.isfinite(values).all() and values.ndim:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrow import buffers_of, is_text, pa
+from dpscale.base.display import type_of_value
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.column_values import plain, plain_kind
@@ -140,10 +141,10 @@ def read_stream(frame: object) -> object:
         raise
     except Exception:  # of the stream's producer; its text may contain values
         raise DataError(
-            FIELD, f"a {type(frame).__name__} that is no readable Arrow stream of records", FRAMES, REMEDY
+            FIELD, f"{type_of_value(frame)} that is no readable Arrow stream of records", FRAMES, REMEDY
         ) from None
 
-    raise DataError(FIELD, f"a {type(frame).__name__}", FRAMES, REMEDY)
+    raise DataError(FIELD, type_of_value(frame), FRAMES, REMEDY)
 
 
 def is_frame(frame: object) -> bool:
@@ -178,7 +179,7 @@ def as_arrow(frame: object, names: Sequence[str]) -> pa.Table:
             )
 
     if not _is_library(read, "pandas", "polars", "pyarrow"):
-        raise DataError(FIELD, f"a {type(read).__name__}", FRAMES, REMEDY)
+        raise DataError(FIELD, type_of_value(read), FRAMES, REMEDY)
 
     if _is_library(read, "polars"):
         read = read.select(list(names))

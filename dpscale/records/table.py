@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.arrow import pa, pc, types
-from dpscale.base.display import display_path
+from dpscale.base.display import display_path, type_of_value
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.column_values import plain, plain_kind, repeated, same_value
@@ -293,7 +293,7 @@ class Table:
         1
         """
         if not isinstance(domain, Domain):
-            raise DataError("domain", f"a {type(domain).__name__}", "a Domain", "read one: Domain.read(path)")
+            raise DataError("domain", type_of_value(domain), "a Domain", "read one: Domain.read(path)")
 
         paths = _paths(path)
         if any(map(is_database, paths)):
@@ -442,7 +442,7 @@ def _paths(path: object) -> list[str]:
     for one in paths:
         if not isinstance(one, str | os.PathLike):
             raise DataError(
-                "data.path", f"a {type(one).__name__}", "a file, folder or glob, or a list of these", "pass its path"
+                "data.path", type_of_value(one), "a file, folder or glob, or a list of these", "pass its path"
             )
     return [os.fspath(one).removeprefix("file://") for one in paths]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import glance, nearest, safe_repr
+from dpscale.base.display import glance, nearest, safe_repr, type_of_value
 from dpscale.base.errors import DomainError, JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
@@ -42,7 +42,7 @@ class Workload:
 
     def __init__(self, domain: Domain, max_sets: int = MOST_SETS) -> None:
         if not isinstance(domain, Domain):
-            raise DomainError("domain", f"a {type(domain).__name__}", "a Domain", 'write Workload(Domain({"a": 10}))')
+            raise DomainError("domain", type_of_value(domain), "a Domain", 'write Workload(Domain({"a": 10}))')
         self.domain = domain
         self.parts: list[WorkloadPart] = []
         self.max_sets = max_sets

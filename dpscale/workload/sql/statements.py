@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dpscale.base.display import nearest, safe_repr
+from dpscale.base.display import nearest, safe_repr, type_of_value
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import LazyModule
 from dpscale.workload.listed import LABEL
@@ -126,7 +126,7 @@ def read_statements(text: str, weight: float = 1.0, dialect: str = DIALECT) -> t
         If the text is no SQL, has no SELECT, or names or weighs a statement wrongly.
     """
     if not isinstance(text, str):
-        raise JobError(FIELD, f"a {type(text).__name__}", "a text of SELECT statements", "write it in quotes")
+        raise JobError(FIELD, type_of_value(text), "a text of SELECT statements", "write it in quotes")
     return _read(text, weight, dialect)
 
 
