@@ -148,21 +148,22 @@ class ManifestCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._content: dict[str, Any] = {}
-        self._pickled: bytes | None = None  # the manifest, from which copies are made three times as fast
+        self._pickled: tuple[object, bytes] = (None, b"")  # a manifest with its bytes, from which copies are faster
         self._signature_read: tuple[int, int, int] | None = None
 
     def read(self) -> dict[str, Any]:
         """Return a copy of the manifest."""
-        content = self.view()
-        if self._pickled is None:
-            self._pickled = pickle.dumps(content)
-        return dict(pickle.loads(self._pickled))
+        content, (pickled, data) = self.view(), self._pickled
+        if pickled is not content:  # compared, because another thread may replace the manifest meanwhile
+            data = pickle.dumps(content)
+            self._pickled = content, data
+        return dict(pickle.loads(data))
 
     def view(self) -> dict[str, Any]:
         """Return the manifest, which the caller does not change."""
         sign = self._signature()
         if sign is None or sign != self._signature_read:
-            self._content, self._signature_read, self._pickled = read_manifest(self.folder), sign, None
+            self._content, self._signature_read = read_manifest(self.folder), sign
         return self._content
 
     def forget(self) -> None:
@@ -173,7 +174,7 @@ class ManifestCache:
         """Write the manifest atomically and cache it."""
         text = json.dumps(manifest, indent=2)
         write_whole(self.folder / MANIFEST, text.encode())
-        self._content, self._signature_read, self._pickled = json.loads(text), self._signature(), None
+        self._content, self._signature_read = json.loads(text), self._signature()
 
     def _signature(self) -> tuple[int, int, int] | None:
         """Return inode, size and time of the file, which change when it is written; None if it must be read again."""
