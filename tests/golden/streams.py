@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from dpscale.ledger import reader as reader  # it takes a function by name, and must not take a replaced one
+from dpscale.mechanisms.aim import decision
 from dpscale.optimize import time_strategy
 from dpscale.privacy import conversion, draws, noise, streams
 
@@ -125,6 +127,7 @@ def recorded_streams(case: str) -> Iterator[StreamRecords]:
         mock.patch.object(streams.KeyedStream, "words", draw_words),
         mock.patch.object(streams.PublicStream, "__init__", open_public),
         mock.patch.object(draws, "restored_gaussian", coarse_gaussian),
+        mock.patch.object(decision, "restored_gaussian", coarse_gaussian),
         mock.patch.object(conversion, "gdp_mu", coarse_mu),
         mock.patch.object(time_strategy, "BITS", WEIGHT_BITS),
     ):
