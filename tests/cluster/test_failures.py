@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dpscale import TransientError
-from dpscale.engine.schedulers import resolve, schedulers
+from dpscale.engine import schedulers
+from dpscale.engine.schedulers import resolve
 from tests.cluster.machines import kill, machines
 from tests.cluster.troubles import consume_memory, die, die_once, return_slowly, square, suspend_for_a_while
 from tests.cluster.waiting import eventually

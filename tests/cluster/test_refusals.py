@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale import JobError, PlanError, TransientError
 from dpscale.__main__ import main
-from dpscale.engine.schedulers import resolve, schedulers, worker_checks
+from dpscale.engine import schedulers, worker_checks
+from dpscale.engine.schedulers import resolve
 from tests.audit.small import write
 from tests.cluster.conftest import load_certificates_script, use_certificates
 from tests.cluster.machines import free_port

@@ -16,8 +16,8 @@ from distributed import Client
 
 from dpscale import TransientError
 from dpscale.cli import driver, group
-from dpscale.engine import admission, resolve, schedulers
-from dpscale.engine.schedulers import open_cluster
+from dpscale.engine import admission, schedulers
+from dpscale.engine.schedulers import open_cluster, resolve
 from dpscale.job import Job
 from tests.audit.small import write
 from tests.cluster.chaos import PLAN, write_job

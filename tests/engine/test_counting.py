@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
+from dpscale.engine import counting, task_sizing
 from dpscale.engine.counting import FACTOR, TASKS, counting_cost, partition_groups, plan_passes, run_pass
 from dpscale.engine.graphs import reduction_graph
-from dpscale.engine.schedulers import LocalEngine, counting, task_sizing
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.records import Partition
 from tests.records import naive
 from tests.strategies import as_table, attribute_sets, coded_domains, coded_rows, cuts

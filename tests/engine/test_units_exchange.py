@@ -14,9 +14,10 @@ import dpscale as dp
 from dpscale.contributions import few_rows, unit_hashes, unit_loops, units
 from dpscale.contributions.unit_ids import identities
 from dpscale.contributions.unit_shards import MOST_BUCKETS, Dealing, UnitMap
+from dpscale.engine import contribution_bounds
 from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows
 from dpscale.engine.counting import partition_groups
-from dpscale.engine.schedulers import LocalEngine, contribution_bounds
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.records.where import RowMask
 from dpscale.storage import scratch
 from tests.engine import old_units

@@ -355,7 +355,7 @@ def test_any_arrow_stream_is_read():
     (pd.DataFrame({"x": [1, "a"]}), "data column 'x': values of several types"),
     (pd.DataFrame({"x": [[1], [2]]}), "data column 'x': type list"),
     ({"x": [1]}, "data: a dict; expected a pandas"),
-    (pa.array([1]), "data: a Int64Array"),
+    (pa.array([1]), "data: an Int64Array"),
 ])  # fmt: skip
 def test_refused_frames_name_the_column(frame, said):
     with pytest.raises(dp.DataError, match=said) as caught:

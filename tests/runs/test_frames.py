@@ -13,8 +13,9 @@ import pytest
 import tomli_w
 
 import dpscale as dp
+from dpscale.engine import frames as engine_frames
 from dpscale.engine.frames import frame_table
-from dpscale.engine.schedulers import ClusterEngine, LocalEngine, frames as engine_frames
+from dpscale.engine.schedulers import ClusterEngine, LocalEngine
 from dpscale.ledger import Ledger
 from dpscale.records import frames
 from dpscale.records.frames import as_arrow, content_of

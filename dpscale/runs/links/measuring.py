@@ -259,10 +259,9 @@ class LinkMeasurement:
 
         A sum of precision 0 is not measured: None. The total cost is checked before any noise is sampled.
         """
-        draws: list[GaussianDraw | None] = []
-        for precision in precisions_in_steps(shares):
-            draws.append(draw_of_precision(precision, f"link {self.link.called}") if precision > 0 else None)
-
+        label = f"link {self.link.called}"
+        draws = [draw_of_precision(precision, label) if precision > 0 else None
+                 for precision in precisions_in_steps(shares)]  # fmt: skip
         precisions = tuple(Fraction(0) if draw is None else draw.cost for draw in draws)
         relation = self.run.neighbours.protects.relation
         if sums_cost(relation, shares, precisions, self.piece.moved) > self.piece.parts.sums:  # type: ignore[arg-type]
