@@ -66,7 +66,10 @@ def _schema(head: bytes) -> pa.Schema:
 
 
 def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Floats]]]:
-    """Yield the labels and values of each row group."""
+    """Yield the labels and values of each row group.
+
+    A row group has at most GROUP_VALUES values, unless one measurement has more, and at most GROUP_LABELS labels.
+    """
     labels, values, count = list[str](), list[Floats](), 0
     for label, array in measured:
         if labels and (count + array.size > GROUP_VALUES or len(labels) == GROUP_LABELS):
@@ -137,7 +140,11 @@ class ValueReader:
         return values
 
     def _group(self, path: Path, row: int) -> RowGroup:
-        """Return the row group that contains a row."""
+        """Return the row group that contains a row.
+
+        `starts` has the first row of each row group and the number of rows at the end; a row beyond it is of no
+        measurement.
+        """
         file, starts = self._opened(path)
         number = bisect_right(starts, row) - 1
         if number >= len(starts) - 1:
@@ -287,7 +294,12 @@ class FileLayout:
 
 
 def _cuts(source: Integers, starts: Integers) -> Integers:
-    """Return the file boundaries: a file begins with a new source after enough values."""
+    """Return the file boundaries: a file begins with a new source after enough values.
+
+    `source` is the counted set of each measurement in order, and `starts` the number of values before each measurement
+    and at the end. A file may begin only where the source changes (`first`). `number` counts how many limits of values
+    have passed there, and a file begins where it increases.
+    """
     limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), LEAST_VALUES)
     first = np.flatnonzero(np.diff(source, prepend=-1))
     number = (starts[first] // limit).astype(np.int64)
@@ -305,7 +317,10 @@ def _merged(pieces: Sequence[Span]) -> list[Span]:
 
 
 def _without(first: int, end: int, pieces: Sequence[Span]) -> Iterator[Span]:
-    """Yield the parts of a span outside sorted disjoint pieces."""
+    """Yield the parts of a span outside sorted disjoint pieces.
+
+    Begin with the last piece that starts at or before the span; the rest between the pieces is yielded.
+    """
     for start, stop in pieces[max(bisect_right(pieces, (first, end)) - 1, 0) :]:
         if start >= end:
             break

@@ -66,7 +66,11 @@ class Options(Settings):
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
-    """Return the plan with the smallest error among those of all searches that support the workload."""
+    """Return the plan with the smallest error among those of all searches that support the workload.
+
+    Each search is a generator of (label, blocks, bound). A search that refuses the workload is skipped; if all do, the
+    first refusal is raised, or the one of queries that are no products.
+    """
     plans: dict[str, Plan] = {}
     refused: list[PlanError] = []
     for name in [options.way] if options.way else _ways(problem):
@@ -106,7 +110,11 @@ PAIR_SECONDS, PART_SECONDS = 6e-5, 0.03  # of the error of a product under a blo
 
 
 def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
-    """Return the predicted seconds of the searches on all cells and by attribute, and of the error of a union."""
+    """Return the predicted seconds of the searches on all cells and by attribute, and of the error of a union.
+
+    Searches on a dense Gram matrix take time with the cube of the cells, relative to 1,024 cells (DENSE_SECONDS); the
+    error of a union takes time with the pairs of its products.
+    """
     workload, ways = problem.workload, [options.way] if options.way else _ways(problem)
     names = workload.domain.ordered({name for names in workload.sets for name in names})
     cells, sizes = workload.domain.cells(names), workload.domain.shape(names)
@@ -144,7 +152,10 @@ def wide_axis(problem: PlanningProblem) -> str | None:
 
 
 def _asked(workload: Workload) -> tuple[list[tuple[Family, float]], float]:
-    """Return the families on the only attribute of a workload with their weights above 0, and that of the total."""
+    """Return the families on the only attribute of a workload with their weights above 0, and that of the total.
+
+    Sets of the workload have at most one attribute here; the empty set is the total.
+    """
     asked, total = list[tuple[Family, float]](), 0.0
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True):
@@ -174,7 +185,11 @@ def _noise(problem: PlanningProblem) -> Noise:
 
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
-    """Yield (name, blocks, bound) of a strategy that is optimised on the joint cells of all attributes."""
+    """Yield (name, blocks, bound) of a strategy that is optimised on the joint cells of all attributes.
+
+    `most` is the largest number of cells: the stated way permits more than the automatic choice, and one attribute of
+    many cells has no other search. A gap that is not certified leaves the SVD bound.
+    """
     workload, noise = problem.workload, problem.noise
     if (name := wide_axis(problem)) is not None:
         yield from _whole_axis(problem, name, tools)
@@ -195,7 +210,11 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
 
 
 def _whole_axis(problem: PlanningProblem, name: str, tools: Tools) -> Tried:
-    """Yield strategies for all cells of a wide attribute, with a bound over all strategies; 0 if unknown."""
+    """Yield strategies for all cells of a wide attribute, with a bound over all strategies; 0 if unknown.
+
+    Under Laplace noise the strategy has layers of blocks, or measures all cells; otherwise it is the plan of the
+    residuals of the axis with the weights of its root.
+    """
     workload, noise = problem.workload, problem.noise
     bound, size = whole_bound(workload), workload.domain[name].size
     if noise == LAPLACE:
@@ -210,7 +229,11 @@ def _whole_axis(problem: PlanningProblem, name: str, tools: Tools) -> Tried:
 
 
 def _times_gram(workload: Workload, names: AttributeSet) -> TimesGram | None:
-    """Return the product of rows with the Gram matrix by axes; None if it is not a union of products, or not faster."""
+    """Return the product of rows with the Gram matrix by axes; None if it is not a union of products, or not faster.
+
+    A product by axes takes rows times the sizes of the axes (`work`), against the number of all cells for the explicit
+    Gram matrix; it must be at least twice as fast.
+    """
     if len(names) < 2 or not all(part.factorizes for part in workload.parts):
         return None
     union = implicit(workload)

@@ -78,7 +78,15 @@ class Options(query_smasher.SolverOptions):
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
-    """Plan with the weights found by the search, or with the plain mean if it is better."""
+    """Plan with the weights found by the search, or with the plain mean if it is better.
+
+    `separate`: each residual is measured alone, because the workload has a number with bounded totals of units
+    (`_bounded`), or the domain has public totals. The order is from plans that can be optimal as one strategy to the
+    general plan: hierarchies have a planner of their own; `rooted` weights belong to range or prefix queries of one
+    attribute, whose root is taken if its error is near its bound; `whole` is one strategy on all cells of a wide
+    attribute (Laplace noise) or on all `listed` queries. `split` plans the residuals, and the better plan is returned.
+    `least` bounds all mechanisms, and replaces a lower floor.
+    """
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     if uses_levels(problem.workload):
         return plan_trees(problem, tools, solve, NAME, options.balance == "levels")
@@ -114,6 +122,10 @@ def _plan_split(
     """Return the best plan of residual spaces, some of them measured together, over several weights of the axes.
 
     The weights are those of the search, none (the plain mean), and those of the roots of hierarchies.
+
+    `sets` are candidates to be measured whole. `plans` collects those with searched weights, with the plain mean (if
+    the searched weights do not surely gain), and with weights of roots. J at the plain mean, squared, is the error of
+    its plan (Gaussian noise).
     """
     separate = _bounded(problem) or problem.workload.domain.public_totals
     sets = [] if separate else candidates(problem.workload, bool(sums(demands)))
@@ -156,7 +168,10 @@ def _plan_axis(problem: PlanningProblem, tools: Tools) -> Plan | None:
 
 
 def _listed(problem: PlanningProblem, tools: Tools) -> RowSpaceProblem | None:
-    """Return the queries of a workload with joint families on many cells, if they are few enough for one problem."""
+    """Return the queries of a workload with joint families on many cells, if they are few enough for one problem.
+
+    One problem has all cells of all attributes: too few cells do not need it, too many do not fit in memory.
+    """
     workload = problem.workload
     if problem.noise == LAPLACE or all(part.factorizes for part in workload.parts):
         return None
@@ -224,7 +239,10 @@ def _best_plan(problem: PlanningProblem, tools: Tools, plans: Sequence[Plan]) ->
 def _search_weights(
     problem: PlanningProblem, demands: Demands, seconds: float, store: PlanStore | None
 ) -> WeightSearch:
-    """Return the result of the search, from the store if it was made before."""
+    """Return the result of the search, from the store if it was made before.
+
+    The stored key has the demands, the noise and the kind of the bound, which together determine the result.
+    """
     key = (NAME, demands.digest, problem.noise, _kind_of_floor(problem, demands))
     stored = store.get(*key) if store else None
     known = None if stored is None else unpack(stored, demands.sizes)
@@ -247,6 +265,9 @@ def _floor(
     """Return a lower bound on the error of all matrix mechanisms; 0 if unknown.
 
     `error` is that of a plan: the bound of all cells is not computed if that of the axes is near it.
+
+    A bound for Gaussian noise holds for pure ε with the factor 2, see the module; it is computed without noise in the
+    problem. The kinds are the keys of `FLOORS`.
     """
     workload, kind = problem.workload, _kind_of_floor(problem, demands)
     if kind == "known":
@@ -291,7 +312,11 @@ def _note(kind: str, least: float, noise: str) -> str:
 
 
 def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
-    """Return how the bound over all matrix mechanisms is computed, a key of `FLOORS`."""
+    """Return how the bound over all matrix mechanisms is computed, a key of `FLOORS`.
+
+    The order: totals that are known (no bound); axes cut into blocks (bound from singular values); few cells (the
+    optimum itself); too many demands (a bound of some sets); joint families (groups of sets); and products.
+    """
     if problem.workload.domain.public_totals or _bounded(problem):
         return "known"
 
@@ -322,7 +347,11 @@ def _has_large_sum(demands: Demands) -> bool:
 def _plan_weights(
     problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
 ) -> Plan:
-    """Return the plan for given weights; some sets are measured unsplit if that reduces the error."""
+    """Return the plan for given weights; some sets are measured unsplit if that reduces the error.
+
+    `taken` are the residuals inside a set that is already measured whole. A set is measured whole if the sum of the
+    roots of its residuals' errors, which determines the error at best shares, decreases by the fraction GAINS.
+    """
     solved, notes = solve_residuals(problem, tools, solve, weights=weights)
     taken: set[AttributeSet] = set()
     for names in sets:
@@ -345,7 +374,10 @@ def _root_error(solution: Solution, noise: str) -> float:
 
 
 def _weights(demands: Demands, searched: WeightSearch) -> dict[str, Weights]:
-    """Return integer weights of the attributes whose optimum is not the plain mean; empty if they gain nothing."""
+    """Return integer weights of the attributes whose optimum is not the plain mean; empty if they gain nothing.
+
+    A kind has weights if it is not even and some weight differs from the plain mean by the fraction PLAINLY.
+    """
     if searched.value > searched.plain * (1 - GAINS):
         return {}
 

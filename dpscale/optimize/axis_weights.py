@@ -70,7 +70,11 @@ class WeightSearch:
 
 
 def unpack(stored: Floats, sizes: Sequence[int]) -> WeightSearch | None:
-    """Return the result stored by `WeightSearch.pack`; None if the array does not fit profiles of these sizes."""
+    """Return the result stored by `WeightSearch.pack`; None if the array does not fit profiles of these sizes.
+
+    The array has the position of the first profile, J at the profiles and at the plain mean, the stationarity, the
+    bound, the ends of the starts, and then the profiles.
+    """
     start = len(stored) - sum(sizes) if stored.ndim == 1 else 0
     if start < 5 or stored[0] != start:
         return None
@@ -85,6 +89,9 @@ def unpack(stored: Floats, sizes: Sequence[int]) -> WeightSearch | None:
 
 def search(demands: Demands, noise: str, curve: ObjectivePoint, seconds: float = SECONDS) -> WeightSearch:
     """Return the best weights found, never worse than the plain mean.
+
+    Products alone end at the fixed point `curve`. Sums of terms, of cost `work` per evaluation, are searched by
+    descents from several starts, with a rougher solver if one evaluation is expensive.
 
     Parameters
     ----------
@@ -165,6 +172,10 @@ def stationary(point: ObjectivePoint) -> float:
     """Return how much J changes, to first order and relatively, if 0.001 of an axis' weight moves between two cells.
 
     The value is 0 if all residual spaces of the workload are measured jointly, because J then does not depend on u.
+
+    Moving 0.001 (MOVED) of the weight between two cells changes J by 0.001 times the difference of their slopes; the
+    largest difference is max − min. The error is a power of J, J^(1/p) with p = `rooted(noise)`, so its relative change
+    is 1/p times that of J.
     """
     if point.value <= 0:
         return 0.0
@@ -185,7 +196,10 @@ def sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
 
 
 def along_curve(demands: Demands, noise: str = GAUSSIAN) -> ObjectivePoint:
-    """Return the best point of the fixed-point iteration in t over all kinds; sums of terms count by their products."""
+    """Return the best point of the fixed-point iteration in t over all kinds; sums of terms count by their products.
+
+    Every step replaces the weights of all kinds at once by the point of each curve whose slope is that of J.
+    """
     weighed = WeightObjective(demands, noise, 0, ON_CURVE)
     best = point = weighed(demands.plain)
     for _ in range(STEPS):
@@ -202,6 +216,10 @@ def _on_curve(point: ObjectivePoint, kind: int) -> Floats:
 
     The kind is a kind of attribute; its main family is the one that contributes most to J. The weights follow from the
     optimum X for the rows [W; √t·1] as u = X⁻¹1/(1ᵀX⁻¹1).
+
+    Added to the Gram matrix, t (`added`) on every entry is the row √t·1. Where the optimum X is singular, its
+    pseudo-inverse is used if the weights then have a positive sum. At the optimum √(t + s) + √l is √(primal), so l =
+    (√(optimum · trace) − √(t + s))², which spares another solve at these weights.
     """
     profile = point.profiles[kind]
     tokens = [token for token in point.tokens if token[0] == kind and point.by_value[token] and point.by_square[token]]
@@ -234,7 +252,10 @@ def added_total(point: ObjectivePoint, token: Token) -> float:
 
 
 def descend(weighed: WeightObjective, first: ObjectivePoint, evaluations: int) -> ObjectivePoint:
-    """Minimise J by L-BFGS over the weights of all kinds that are not even; return the best point evaluated."""
+    """Minimise J by L-BFGS over the weights of all kinds that are not even; return the best point evaluated.
+
+    `moves` are those of `move_profiles` from the first point; the objective of the descent is log J.
+    """
     free = [kind for kind in range(len(first.profiles)) if kind not in weighed.demands.even]
     evaluated = [first]
 
@@ -248,7 +269,10 @@ def descend(weighed: WeightObjective, first: ObjectivePoint, evaluations: int) -
 
 
 def _slope(point: ObjectivePoint, free: Sequence[int]) -> Floats:
-    """Return ∂ log J with respect to the moves of the free kinds."""
+    """Return ∂ log J with respect to the moves of the free kinds.
+
+    The derivative of `move_profiles`: the slope of each kind is averaged with its reverse, centred, and divided by n.
+    """
     slopes = [_mirrored(point.weighed.demands, kind, slope) for kind, slope in enumerate(point.gradient())]
     parts = [(slopes[kind] - slopes[kind].mean()) / len(slopes[kind]) for kind in free]
     return np.concatenate(parts) / point.value
@@ -318,7 +342,11 @@ def refine_profile(profile: Floats, size: int, parts: int) -> Floats:
 
 
 def inner_profile(family: Family, size: int, cells: int) -> Floats:
-    """Return the weights of `cells` cells within a block of an axis of `size` cells."""
+    """Return the weights of `cells` cells within a block of an axis of `size` cells.
+
+    The problem within a block is solved on at most SOLVED cells; its optimum X gives u = X⁻¹1/(1ᵀX⁻¹1) (see
+    `_on_curve`), which is interpolated. A family without such a problem has even weights.
+    """
     few = min(cells, SOLVED)
     gram = family.inner_search_gram(size, few)
     if gram is None:
@@ -336,7 +364,11 @@ def _angles(size: int, parts: int) -> Floats:
 
 
 def _cubic(places: Floats, values: Floats, wanted: Floats) -> Floats:
-    """Return Lagrange's cubic interpolation through the four places around each wanted one."""
+    """Return Lagrange's cubic interpolation through the four places around each wanted one.
+
+    Value at w: Σ_j values_j Π_{k ≠ j} (w − x_k)/(x_j − x_k) over four places x; `shares` has the factors of each
+    product.
+    """
     first = np.clip(np.searchsorted(places, wanted) - 2, 0, len(places) - 4)
     near = first[:, None] + np.arange(4)
     total = np.zeros(len(wanted))

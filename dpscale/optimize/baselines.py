@@ -96,7 +96,10 @@ def layered_wavelet(size: int) -> LayeredFactor:
 
 
 def hb_branching(size: int) -> int:
-    """Return the b that minimises (b − 1) h³ − 2 (b + 1) h² / 3 with h = ⌈log_b n⌉ levels; b = n is the identity."""
+    """Return the b that minimises (b − 1) h³ − 2 (b + 1) h² / 3 with h = ⌈log_b n⌉ levels; b = n is the identity.
+
+    The mean variance of range queries on a tree of h levels whose nodes have b children, up to a common factor.
+    """
 
     def variance(branching: int) -> float:
         levels = max(1, math.ceil(round(math.log(size, branching), 9)))
@@ -143,6 +146,10 @@ def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
 
     A greedy cover is computed for every bound on the number of summed cells. The cover with the smallest least-squares
     error is returned, as in the published tables (the paper itself minimises the worst marginal only).
+
+    `sums[i, j]` is the number of cells of candidate i that a cell of requested marginal j sums (inf if it does not
+    cover it), and `bounds` a selection of these numbers. Each of k marginals has the share 1/k: precision 1/k
+    (Gaussian) or 1/k² (Laplace).
     """
     wanted = np.argwhere(requested_terms(union)).astype(bool)
     sums, candidates = _summed(union, wanted)
@@ -194,6 +201,9 @@ def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]
 
     The rows are those of both halves and the node's indicator, with the weights that minimise the error of the node's
     part of the Gram matrix.
+
+    With V the inverse Gram matrix of both halves and weights λ (`weight`) of the indicator and b (`below`) of the rows
+    below, the new inverse is (V − λ²/(b² + λ² 1ᵀV1) V11ᵀV)/b², by Sherman and Morrison.
     """
     low, high = node
     size = len(gram)
@@ -221,6 +231,9 @@ def _node_weight(trace: float, moment: float, total: float, noise: Noise) -> tup
 
     The indicator 1 is added to rows with the inverse Gram matrix V, for the Gram matrix G: `trace` is tr(GV), `moment`
     (V1)ᵀG(V1) and `total` 1ᵀV1.
+
+    With b the weight below, Δ = 1 requires b = 1 − λ (L1) or b² = 1 − λ² (L2); the error is (tr(GV) − λ² (V1)ᵀG(V1)/(b²
+    + λ² 1ᵀV1))/b², by Sherman and Morrison.
     """
 
     def left(weight: float) -> float:

@@ -155,7 +155,10 @@ def solver() -> Callable[[Floats], float]:
                         "pip install 'dpscale[certify]'") from None  # fmt: skip
 
     def solve(rows: Floats) -> float:
-        """Return min tr(F Y⁻¹ Fᵀ) over Y ⪰ 0 with diagonal entries of at most 1, on the span of the rows F."""
+        """Return min tr(F Y⁻¹ Fᵀ) over Y ⪰ 0 with diagonal entries of at most 1, on the span of the rows F.
+
+        With F = U S Vᵀ, tr(F V Y⁻¹ Vᵀ Fᵀ) is tr(S Y⁻¹ S); S is scaled to trace 1 of S², and the result scaled back.
+        """
         _, singular, directions = np.linalg.svd(rows, full_matrices=False)
         kept = singular > SMALL * singular[0]
         basis, scale = directions[kept], float((singular**2).sum())
@@ -195,7 +198,11 @@ def check_certifiable(plan: Plan) -> None:
 
 
 def spaces_of(plan: Plan) -> Iterator[tuple[AttributeSet, int, float, list[SpaceProgram] | None]]:
-    """Yield a set, its number of spaces, the trace of G, and the programs of its factors; None if one is too large."""
+    """Yield a set, its number of spaces, the trace of G, and the programs of its factors; None if one is too large.
+
+    Blocks that measure several spaces together are one program each, and their spaces (`together`) are not listed
+    again. The other spaces are grouped in classes of equal Gram matrices; the first of a class represents it.
+    """
     merged, weights = plan.blocks.merged, dict(plan.blocks.weights())
     workload = plan.workload if merged is None else merged.workload(plan.workload)
     together = set[AttributeSet]()
@@ -226,7 +233,11 @@ def _together(
 
 
 def _programs(sub: Subworkload, factors: Sequence[Factor]) -> list[SpaceProgram] | None:
-    """Return a program for each axis if the Gram matrix is one product, or one on all cells; None if too large."""
+    """Return a program for each axis if the Gram matrix is one product, or one on all cells; None if too large.
+
+    The order: axes cut into blocks have no explicit Gram matrix; a product has a program for each axis, because optima
+    of products multiply; any other sum has one on all cells.
+    """
     only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
     axes = [sub.factors[key] for key in only]
     if any(isinstance(factor, WideGram) for factor in sub.factors.values()):

@@ -72,7 +72,11 @@ class DualPoint:
         return np.asarray(np.concatenate(parts) / np.sqrt(self.leverage.max()))
 
     def curvature(self) -> Floats:
-        """Return the matrix H of the second derivatives of the trace on the orbits, up to a factor."""
+        """Return the matrix H of the second derivatives of the trace on the orbits, up to a factor.
+
+        With M = V diag(λ) Vᵀ and the rotated rows F̃ = Vᵀ F, H_ij = Σ_kl F̃_ki F̃_li F̃_kj F̃_lj / (√λ_k √λ_l (√λ_k +
+        √λ_l)), from the derivative of M^½ in its eigenbasis. Each pair k < l is added once, times 2 (√2 on both sides).
+        """
         total = np.zeros((len(self.weights),) * 2)
         for rows, values in zip(self.rotated, self.values, strict=True):
             roots = np.sqrt(values)
@@ -88,6 +92,8 @@ def polish(start: DualPoint, tolerance: float, deadline: float = math.inf) -> Du
 
     A cell may have positive weight if its leverage is near the largest; these are few. The certificate covers all
     cells.
+
+    After each round the candidates receive a little weight, so that one at 0 can increase again.
     """
     best, weights = start, start.weights
     chosen = np.zeros(len(weights), dtype=bool)
@@ -119,6 +125,9 @@ def interior_point(
 
     With the weights unscaled, such that Σ w = trace, and s = 1 − leverage ≥ 0, the optimum has w s = 0. `total` is the
     sum of the weights of the start.
+
+    Newton's equation for w_i s_i = target, with `target` a fifth of the mean of w s: the step of w solves (H +
+    diag(s/w)) Δw = leverage − 1 + target/w, and the slack's step is (target − s Δw)/w − s. Both take the same length.
     """
     weights = start.weights / total
     point = start.at(np.maximum(weights, weights.max() * FLOOR) * start.trace)
@@ -146,7 +155,10 @@ def interior_point(
 
 
 def to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:
-    """Return the step length, at most 1, at which no value loses more than a fraction of itself."""
+    """Return the step length, at most 1, at which no value loses more than a fraction of itself.
+
+    The largest fraction lost is TO_BOUNDARY, so that values stay positive.
+    """
     falling = step < 0
     return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))
 
@@ -246,7 +258,12 @@ def _optimum(best: DualPoint, tolerance: float, deadline: float) -> Optimum:
 def fixed_point(
     blocks: SymmetryBlocks, tolerance: float, deadline: float = math.inf, start: Floats | None = None
 ) -> DualPoint:
-    """Run the Anderson-mixed fixed point from uniform or given weights; return the best point."""
+    """Run the Anderson-mixed fixed point from uniform or given weights; return the best point.
+
+    Weights are on the orbits of the symmetries, as sums over their cells. A start with another shape or without
+    positive weight is ignored. The number of steps depends on the size of the problem alone, so that results are
+    reproducible.
+    """
     sizes = np.bincount(blocks.orbit).astype(np.float64)
     if start is not None and start.shape == blocks.orbit.shape:  # weights of the cells
         start = np.asarray(np.bincount(blocks.orbit, start), np.float64)
@@ -302,7 +319,11 @@ NewtonPoint = TypeVar("NewtonPoint", bound=NewtonIterate)
 def iterate_fixed_point(
     evaluate: Callable[[Floats], Iterate], start: Floats, tolerance: float, deadline: float, steps: int = STEPS
 ) -> Iterate:
-    """Run the fixed-point iteration on μ with Anderson mixing; return the best point evaluated."""
+    """Run the fixed-point iteration on μ with Anderson mixing; return the best point evaluated.
+
+    The step is log μ ← log μ + 2 log(X_ii / tr M^½), see the module; weights are scaled to sum 1 before each
+    evaluation.
+    """
     best = evaluate(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))
     mixing = Mixing()
@@ -333,6 +354,9 @@ class Mixing:
 
         Anderson mixing: the combination of the last MEMORY points whose combined change is least. If the value, which
         should increase, is lower than before, the memory is emptied and the last plain step is taken.
+
+        With differences ΔF of the changes and ΔX of the points to the latest one, `mix` minimises |change − ΔF mix|,
+        and the next point is point + change − (ΔX + ΔF) mix.
         """
         if value < self.value * (1 - 1e-13) and self.points:
             point, change = self.points[-1], self.changes[-1]
@@ -375,7 +399,10 @@ LEAST = 1e-14
 
 
 def slope(blocks: SymmetryBlocks, optimum: Optimum) -> Floats:
-    """Return Y, the gradient of a problem at its optimum, shape (cells, cells)."""
+    """Return Y, the gradient of a problem at its optimum, shape (cells, cells).
+
+    With M = V diag(λ) Vᵀ, Y = tr M^½ · BᵀB, B = diag(λ^−¾) Vᵀ F diag(μ), the derivative of (tr M^½)² by G = FᵀF.
+    """
     point = DualPoint(blocks, optimum.weights)
     cells = cell_weights(blocks, optimum)
     parts = [

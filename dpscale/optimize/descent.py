@@ -23,7 +23,11 @@ FIRST, LENGTH = 0.1, 10.0  # of the first step: largest move, and its limit in m
 
 
 def descend(evaluate: Objective, start: Floats, evaluations: int, flat: float) -> None:
-    """Evaluate at most `evaluations` points, each lower than the previous one; stop if one gains less than `flat`."""
+    """Evaluate at most `evaluations` points, each lower than the previous one; stop if one gains less than `flat`.
+
+    `flat` is the least decrease of a step that continues the search. The slope of a point is a function, because it is
+    computed only if the point is accepted.
+    """
     left = [evaluations]  # shared with the line search, which decreases it
 
     def evaluate_once(point: Floats) -> tuple[float, Callable[[], Floats]]:
@@ -53,6 +57,10 @@ def _step(
     """Return a lower and flatter point along the direction, with its value and slope; None if none is found.
 
     Both are the conditions of Wolfe, found by doubling and halving the length. `left` is the number of evaluations.
+
+    `low` is a length with sufficient decrease that is still too steep, `high` one without sufficient decrease. Without
+    an upper limit the length doubles, else it is halved. At the last evaluation, a lower point counts even if it is
+    steep.
     """
     falling, low, high, length, best = float(slope @ direction), 0.0, math.inf, 1.0, None
     while left[0] > 0:
@@ -83,7 +91,12 @@ class _InverseHessian:
             self.pairs = [*self.pairs[1 - MEMORY :], (step, change)]
 
     def direction(self, slope: Floats) -> Floats:
-        """Return the descent direction for a slope: two loops over the last steps and changes of the slope (L-BFGS)."""
+        """Return the descent direction for a slope: two loops over the last steps and changes of the slope (L-BFGS).
+
+        Without steps, the slope is scaled so that the largest move is FIRST, by at most LENGTH. Otherwise, with ρ =
+        1/(stepᵀ change), the first loop subtracts ρ (stepᵀd) change from the newest pair on, the direction is scaled by
+        stepᵀchange/changeᵀchange, and the second loop adds (α − ρ changeᵀd) step from the oldest.
+        """
         if not self.pairs:
             return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))
 

@@ -59,6 +59,11 @@ class DesignPoint:
     """Weights y ≥ 0 of the cells with v (`scales`), the loads vᵀa (`leverage`), T, and the ratio of primal to dual."""
 
     def __init__(self, costs: Floats, sizes: Floats, power: int, weights: Floats) -> None:
+        """Evaluate the point of some weights of the cells.
+
+        `costs` are c, `sizes` a with shape (queries, cells), and `power` is r. `sums` is aμ, `scales` is
+        v = (c/(aμ))^(1/(r + 1)), and T = Σ v (aμ), since c^k (aμ)^(1 − k) is v times aμ.
+        """
         self.costs, self.sizes, self.power, self.weights = costs, sizes, power, weights
         self.sums = np.maximum(sizes @ weights, 1e-300)
         self.scales = (costs / self.sums) ** (1 / (power + 1))
@@ -72,7 +77,11 @@ class DesignPoint:
         return DesignPoint(self.costs, self.sizes, self.power, weights)
 
     def solve(self, diagonal: Floats, right: Floats) -> Floats:
-        """Return x with (RᵀR + diag) x = right, RᵀR the curvature; by Woodbury's identity if it has a smaller rank."""
+        """Return x with (RᵀR + diag) x = right, RᵀR the curvature; by Woodbury's identity if it has a smaller rank.
+
+        RᵀR = k aᵀ diag(c^k (ay)^(−1 − k)) a with k = 1/(r + 1). With more rows than half of the cells, the matrix of
+        cells is solved; otherwise (D + RᵀR)⁻¹ = D⁻¹ − D⁻¹Rᵀ (I + R D⁻¹ Rᵀ)⁻¹ R D⁻¹.
+        """
         share = 1 / (self.power + 1)
         curves = share * self.costs**share * np.maximum(self.sums, 1e-200) ** (-1 - share)  # finite for unused cells
         rows = np.sqrt(curves)[:, None] * self.sizes
@@ -207,7 +216,11 @@ def choose_queries(gram: Floats, designs: Mapping[str, Floats], gap: float = LAP
 
 
 def separated_weights(costs: Floats, sizes: Floats, group: int, gap: float = GAP, noise: Noise = "gaussian") -> Floats:
-    """Return the weights of eigen-query separation for design queries in the order of their groups; see `weigh`."""
+    """Return the weights of eigen-query separation for design queries in the order of their groups; see `weigh`.
+
+    Within each group weights are optimal alone, with the error and the loads (vᵀa) of the group. Groups are then
+    weighted like design queries of these costs and sizes, and both weights multiply.
+    """
     cuts = [slice(start, start + group) for start in range(0, len(costs), group)]
     inner = [weigh(costs[cut], sizes[cut], gap, noise) for cut in cuts]
     loads = np.stack([solution.weights @ sizes[cut] for solution, cut in zip(inner, cuts, strict=True)])
@@ -252,6 +265,8 @@ def complete_columns(matrix: Floats, noise: Noise = "gaussian") -> Floats:
     """Add single-cell queries so that every column is as long as the longest (program 2, step 4).
 
     The length is the L2 norm for Gaussian and the L1 norm for Laplace noise.
+
+    For Gaussian noise `norms` are squared, so the added entry is the root of what is missing.
     """
     norms = sizes_of(matrix, noise).sum(axis=0)
     missing = np.maximum(norms.max() - norms, 0.0)
@@ -269,6 +284,8 @@ def _strategy(gram: Floats, queries: Floats, weights: Floats, noise: Noise = "ga
     """Return the weighted queries with completed columns, at sensitivity 1.
 
     If a completion is so small that the pseudo-inverse loses it, the error is that of the weighted queries alone.
+
+    Weights are λ for Laplace noise and λ² for Gaussian noise, so the scales λ are their power 1 or ½.
     """
     positive = weights > 0
     scales = weights[positive] ** (power_of(noise) / 2)

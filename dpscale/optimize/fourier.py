@@ -93,7 +93,10 @@ class FourierProblem:
 
 
 def spectrum_of(power: Floats) -> tuple[Floats, float]:
-    """Return x and L for c by frequency; x is 0 at the frequencies that are 0 on an axis."""
+    """Return x and L for c by frequency; x is 0 at the frequencies that are 0 on an axis.
+
+    x = N √c/Σ√c and L = (Σ√c)²/N, see the module; frequency 0 of an axis belongs to what is averaged over it.
+    """
     roots = np.sqrt(np.maximum(power, power.max() * LEAST))
     for axis in range(roots.ndim):
         roots[(slice(None),) * axis + (0,)] = 0.0
@@ -123,7 +126,10 @@ def _axis_power(factor: AnyGram) -> Floats:
 
 
 def _bound(factor: AnyGram) -> float:
-    """Return the bound (Σ singular values)²/n of the error of a Gram matrix over all strategies; 0 if not computed."""
+    """Return the bound (Σ singular values)²/n of the error of a Gram matrix over all strategies; 0 if not computed.
+
+    Singular values of the rows come from the smaller of the two Gram matrices, if the rows are few.
+    """
     if isinstance(factor, WideGram):
         return max(factor.lower_bound, _invariant_bound(factor))
     if isinstance(factor, ArrayGram) and math.prod(factor.shape) > MOST_BOUNDED:

@@ -76,7 +76,10 @@ class Implicit:
         return Implicit(tuple(self.names[i] for i in used), tuple(self.sizes[i] for i in used), tuple(cut))
 
     def times_gram(self, rows: Floats) -> Floats:
-        """Return rows (r, cells) times the full Gram matrix, attribute by attribute."""
+        """Return rows (r, cells) times the full Gram matrix, attribute by attribute.
+
+        Total on an axis replaces values by their sum along it, the identity leaves them as they are.
+        """
         total = np.zeros_like(rows)
         for product in self.products:
             turned = rows.reshape(len(rows), *self.sizes)
@@ -131,6 +134,9 @@ def explicit_gram(
     """Return the attributes of any workload and the Gram matrix over all their cells, row-major.
 
     Raises PlanError if there are more than `limit` cells.
+
+    The array of all Gram matrices has two copies of the axes, for rows and columns; a set's matrix has length 1 on axes
+    that it does not name, so it broadcasts as 11ᵀ there.
     """
     used = {name for part in workload.parts for names in _weighed(part) for name in names}
     names = tuple(name for name in workload.domain.axis_names if name in used)
@@ -174,7 +180,11 @@ def _axes(part: WorkloadPart, attributes: AttributeSet, relative: bool) -> list[
 
 
 def set_gram(part: WorkloadPart, attributes: AttributeSet, relative: bool = False, cells: int = 1) -> Floats:
-    """Return the Gram matrix of one set on its cells; if `relative`, scaled for the norm on the other cells."""
+    """Return the Gram matrix of one set on its cells; if `relative`, scaled for the norm on the other cells.
+
+    Queries of norm 1 on all cells are those of norm 1 on the set divided by the root of the number of other cells, in
+    which they are constant; `cells` is the number of all cells.
+    """
     if part.factorizes:
         total = kron([axis.gram for axis in _axes(part, attributes, relative)])
     else:
@@ -226,7 +236,10 @@ def distinct_groupings(union: Implicit) -> list[Groups]:
 
 
 def gather(union: Implicit) -> Groups:
-    """Group products under the smallest of the maximal products that name all their attributes."""
+    """Group products under the smallest of the maximal products that name all their attributes.
+
+    A maximal product is the head of a group; products are visited from those with the most attributes.
+    """
     by_size = sorted(union.products, key=lambda product: -len(union.named(product)))
     size_of = dict(zip(union.names, union.sizes, strict=True))
     heads: dict[frozenset[str], list[Product]] = {}
@@ -261,7 +274,11 @@ def _mix(demand: Demand) -> object:
 
 
 def _mean(group: list[tuple[Demand, int]], power: float) -> Demand:
-    """Return the mean of the shares, weighted by contributions to J, at the scale that preserves their total."""
+    """Return the mean of the shares, weighted by contributions to J, at the scale that preserves their total.
+
+    A demand contributes number · (Σ weights)^power (`adds`); shares of a demand's terms are averaged with these, and
+    the mean has the scale at which its multiplicity times scale^power is their sum.
+    """
     shares: dict[Term, float] = defaultdict(float)
     adds = [number * math.fsum(weight for _, weight in demand) ** power for demand, number in group]
     for (demand, _), add in zip(group, adds, strict=True):

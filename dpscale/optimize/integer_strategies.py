@@ -96,7 +96,11 @@ def round_strategy(
 
 
 def centring_rounder(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Floats], Factor]:
-    """Return a function that rounds a strategy to rows centred exactly along every axis of `shape`."""
+    """Return a function that rounds a strategy to rows centred exactly along every axis of `shape`.
+
+    `named` omits weights that are all None, the plain mean. Entries at the first cell of a plain axis are minus the sum
+    of the others.
+    """
     named = None if weights == (None,) * len(shape) else weights
 
     def rounded(scaled: Floats) -> Factor:
@@ -120,7 +124,12 @@ def centring_rounder(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[
 
 
 def _combined(basis: Floats, shape: tuple[int, ...], rank: int, weights: AxisWeights) -> Callable[[Floats], Factor]:
-    """Return a function that rounds a strategy to integer combinations of the independent rows of an integer basis."""
+    """Return a function that rounds a strategy to integer combinations of the independent rows of an integer basis.
+
+    Pivoted QR of the transposed basis orders its rows by independence: the first `rank` span the others. With these
+    rows R (`chosen`), a strategy B = X R has X = B R⁺, which is rounded; the integer product X R has exactly their
+    span.
+    """
     _, _, order = linalg.qr(basis.T, mode="economic", pivoting=True)
     chosen = basis[np.sort(order[:rank])]
     inverse = np.linalg.pinv(chosen)
@@ -149,6 +158,8 @@ def bits_for(matrices: int, wider: int = 0) -> int:
     """Return the bits per rounded factor of a product of `matrices` factors; the total number is bounded.
 
     `wider` is the number of bits that weighted centring adds to each factor.
+
+    TOTAL_BITS are divided among the factors, whose entries multiply; entries must fit ENTRY_BITS with the added bits.
     """
     return min(LARGEST_BITS, TOTAL_BITS // max(matrices, 1), ENTRY_BITS - wider)
 
@@ -181,7 +192,10 @@ def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float,
 
 
 def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Floats, noise: str) -> Block:
-    """Return the block of one matrix on all cells of several attributes, with the whole budget."""
+    """Return the block of one matrix on all cells of several attributes, with the whole budget.
+
+    The block measures the marginal whole, so the matrix must have full rank on all cells.
+    """
     return Block(names, (full_factor(_of_full_rank(matrix), shape, LARGEST_BITS),), BELOW_ONE, True, noise)
 
 
@@ -192,7 +206,11 @@ def rounded(matrix: Floats, bits: int) -> Factor:
 
 
 def _of_full_rank(matrix: Floats) -> Floats:
-    """Return the strategy, with a small multiple of the identity added if some cells are not estimable."""
+    """Return the strategy, with a small multiple of the identity added if some cells are not estimable.
+
+    Rank is judged by the ratio of the least to the largest singular value, LEAST_RANK. The added rows are the identity
+    times 2⁻¹⁴ of the largest singular value, so they hardly change the sensitivity.
+    """
     if _is_surely_regular(matrix):
         return matrix
     values = np.linalg.svd(matrix, compute_uv=False)
@@ -202,7 +220,12 @@ def _of_full_rank(matrix: Floats) -> Floats:
 
 
 def _is_surely_regular(matrix: Floats) -> bool:
-    """Return whether the condition number of a large matrix is small: faster than its singular values."""
+    """Return whether the condition number of a large matrix is small: faster than its singular values.
+
+    LAPACK's `dpotrf` factors AᵀA and `dpocon` estimates the reciprocal of its condition number in the L1 norm; for a
+    symmetric matrix that number is at least the one in L2. Singular values of A are the roots of the eigenvalues of
+    AᵀA, so the limit is LEAST_RANK², here stricter by the factor n.
+    """
     n = matrix.shape[1]
     if len(matrix) < n or n < MANY_CELLS:
         return False

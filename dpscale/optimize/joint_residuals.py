@@ -69,7 +69,11 @@ class JointSpaces:
         return f"unsplit/{hashlib.sha256((np.round(gram / np.trace(gram), 12) + 0.0).tobytes()).hexdigest()}"
 
     def solved(self, solve: Solve, noise: str) -> Solution | None:
-        """Return the integer strategy near the optimum, which spans all the spaces; None if rounding loses rank."""
+        """Return the integer strategy near the optimum, which spans all the spaces; None if rounding loses rank.
+
+        The bound is of the rows without the ridge. The ridge gives small weight to directions that no query needs, so
+        that the strategy spans all spaces after rounding.
+        """
         scale = math.sqrt(float((self.rows**2).sum()))
         compressed_rows = compressed(np.concatenate([self.rows, self.ridge]) / scale)
         tolerance = TOLERANCE if math.prod(self.shape) <= FEW_CELLS else LOOSELY
@@ -131,6 +135,9 @@ def joint_spaces(
 
     The queries are projected on the sum of the spaces; a small multiple of a basis of it is the ridge, with which
     every direction is measured.
+
+    The rows are a root of Πᵀ G Π, and the ridge is an orthonormal basis of the range of Π times RIDGE^½ of the length
+    of the last row.
     """
     spaces = tuple(space for space in subsets(tuple(range(len(attributes))))
                    if tuple(attributes[axis] for axis in space) not in taken)  # fmt: skip
@@ -159,7 +166,11 @@ def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, 
 def _averaged(
     part: WorkloadPart, names: AttributeSet, attributes: AttributeSet, weights: Mapping[str, Weights]
 ) -> Floats:
-    """Return the Gram matrix of one set averaged over axes outside `attributes`, to broadcast over two copies."""
+    """Return the Gram matrix of one set averaged over axes outside `attributes`, to broadcast over two copies.
+
+    An axis outside the set contributes the queries' means under its profile: uᵀGu for a product, q·u for arrays. Axes
+    that the queries do not name have the length 1.
+    """
     profiles = {name: profile_of(weights.get(name), part.domain[name].size) for name in names if name not in attributes}
     shape = [part.domain[name].size if name in names else 1 for name in attributes]
     if part.factorizes:
@@ -185,7 +196,11 @@ def _mean_of(gram: Floats, profile: Floats | None) -> Floats:
 def _projection(
     shape: tuple[int, ...], weights: Sequence[Weights | None], spaces: Sequence[tuple[int, ...]]
 ) -> tuple[Integers, int]:
-    """Return Π, (cells, cells), applied to queries from the right, as an integer matrix and its divisor."""
+    """Return Π, (cells, cells), applied to queries from the right, as an integer matrix and its divisor.
+
+    Each axis has the integer matrices of I − u1ᵀ or u1ᵀ times its divisor, n or the sum of its weights; the divisors of
+    the axes multiply. All 2^axes spaces together are the identity.
+    """
     cells = math.prod(shape)
     if len(spaces) == 1 << len(shape):
         return np.eye(cells, dtype=np.int64), 1

@@ -76,7 +76,11 @@ class LayeredProblem:
 
     @cached_property
     def _traces(self) -> Floats:
-        """t, shape (levels, blocks)."""
+        """t, shape (levels, blocks).
+
+        A sum of a node of w cells, over w, is the trace on vectors constant on the nodes; the difference to the level
+        above is that on the differences between nodes. The total adds weight · (cells of the node)².
+        """
         by_level = []
         for width in self.widths:
             sums = node_sums(self.asked, self.size, width)
@@ -121,7 +125,11 @@ class LayeredProblem:
         return float(column**2 @ diagonal) - removed, by_rows, by_weights
 
     def descend(self, start: Floats) -> tuple[float, Floats, Floats]:
-        """Return the error, Θ' and the weights of the levels at the end of a descent from Θ' and equal weights."""
+        """Return the error, Θ' and the weights of the levels at the end of a descent from Θ' and equal weights.
+
+        Variables are logarithms of the level weights, whose softmax (`_shares`) has sum 1, and Θ'. The slope by a
+        logarithm is w_l (∂w_l − Σ w ∂w), the derivative of the softmax.
+        """
         levels = len(self.widths)
 
         def function(flat: Floats) -> tuple[float, Floats]:
@@ -140,7 +148,10 @@ class LayeredProblem:
         return float(end.fun) * self.scale, end.x[levels:].reshape(start.shape), _shares(end.x[:levels])
 
     def factor(self, rows: Floats, weights: Floats) -> LayeredFactor:
-        """Return the integer strategy near Θ' and weights of the levels."""
+        """Return the integer strategy near Θ' and weights of the levels.
+
+        Θ = (e₀/w₀)^½ Θ' with e₀ = Σ a_l² w_l (`first`), and columns are divided by d = 1 + column sums of Θ.
+        """
         first = weights**2 @ np.array(self.widths, np.float64)
         rows = rows[rows.any(axis=1)] * np.sqrt(first / self.widths[0])
         scale = np.ldexp(1 / (1 + rows.sum(axis=0)), BITS)
@@ -155,7 +166,11 @@ def _shares(logarithms: Floats) -> Floats:
 
 
 def divisions(size: int) -> Iterator[tuple[int, ...]]:
-    """Yield the widths of the levels of several divisions of an axis into blocks, which are divided evenly."""
+    """Yield the widths of the levels of several divisions of an axis into blocks, which are divided evenly.
+
+    `fans` are the numbers of parts of a node on successive levels, not decreasing or not increasing; the number of
+    blocks has limits.
+    """
     if size < FEWEST_BLOCKS * min(FANS):
         yield (1,)
     depth = 1

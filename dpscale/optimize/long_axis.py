@@ -106,6 +106,10 @@ class LinearAxis:
         """Return the points and weights of the quadrature for the eigenvalues of M, not scaled.
 
         Their least and largest values are bounded by the weights of the cells and the tridiagonal form of the queries.
+
+        The largest eigenvalue of M is at most its trace Σ μ_i G_ii, with `main` the diagonal of G. The least is about
+        the smallest weight over the largest eigenvalue of T, at most four times its entry beside the diagonal; BELOW
+        lowers it further.
         """
         assert self.tridiagonal is not None
         largest = float(weights @ self.main)
@@ -122,7 +126,13 @@ class LinearAxis:
         return self._factored((weights + weights[::-1]) / 2 if mirrored else weights)
 
     def _factored(self, weights: Floats) -> Optimum:
-        """Return the strategy at some weights with its certificate: a Cholesky factor of X, without eigenvectors."""
+        """Return the strategy at some weights with its certificate: a Cholesky factor of X, without eigenvectors.
+
+        With A_k = D + s_k² T without the first cell, X is Σ_k share_k (A_k − μμᵀ + (u − μ)(u − μ)ᵀ)⁻¹. The change by
+        the vectors μ and u − μ (`apart`) is of rank two: `first` = A⁻¹μ, `second` = A⁻¹(u − μ), and a, b, c are the
+        entries of the 2 × 2 matrix that Woodbury's identity inverts. The row of the first cell follows, because rows
+        are centred by u.
+        """
         from dpscale.plans.long_axis_loops import add_inverses
 
         nodes, shares = self._nodes(weights)
@@ -145,7 +155,10 @@ class LinearAxis:
         return Optimum(root / math.sqrt(leverage), value * leverage / scale, value**2 * EXACTLY, weights)
 
     def certified(self, weights: Floats) -> Optimum:
-        """Return the strategy at some weights with its certificate, for a Gram matrix of trace 1."""
+        """Return the strategy at some weights with its certificate, for a Gram matrix of trace 1.
+
+        M^½ and X come from the eigenvectors of D^½ G D^½; the smallest eigenvalue is 0 and belongs to u.
+        """
         roots = np.sqrt(weights)
         values, rows = decompose_symmetric(self.gram * np.outer(roots, roots) / self.trace)
         values = np.sqrt(values[1:])  # the smallest, 0, is that of u
@@ -253,7 +266,10 @@ class ChainGram:
         return np.where(sums <= ROUNDED * self.diagonal, 0.0, sums)
 
     def inverse_error(self, gram: Floats) -> float:
-        """Return the largest entry of TG − I for T with these row sums, which the loops need to be at least 0."""
+        """Return the largest entry of TG − I for T with these row sums, which the loops need to be at least 0.
+
+        Row i of T is row_sums_i less the entries beside the diagonal on the diagonal, and `off_diagonal` beside it.
+        """
         off = self.off_diagonal[:, None]
         product = (self.row_sums - np.pad(self.off_diagonal, (1, 0)) - np.pad(self.off_diagonal, (0, 1)))[
             :, None
@@ -263,7 +279,10 @@ class ChainGram:
         return float(np.abs(product - np.eye(len(gram))).max())
 
     def times(self, rows: Floats) -> Floats:
-        """Return rows (r, n) times the Gram matrix, in linear time."""
+        """Return rows (r, n) times the Gram matrix, in linear time.
+
+        Entry j of a row r is b_j Σ_{i ≤ j} r_i a_i + a_j Σ_{i > j} r_i b_i, two running sums.
+        """
         upper = np.cumsum(rows * self.before, axis=1) * self.after
         lower = rows * self.after
         rest = np.cumsum(lower[:, ::-1], axis=1)[:, ::-1] - lower
@@ -302,7 +321,10 @@ class ChainGram:
         return iterate_fixed_point(self.evaluate, begin, tolerance, math.inf).weights
 
     def _certified(self, weights: Floats) -> Optimum:
-        """Return the strategy at some weights of sum 1: a Cholesky factor of X."""
+        """Return the strategy at some weights of sum 1: a Cholesky factor of X.
+
+        X = Σ_k share_k (D + s_k² T)⁻¹, with Cholesky factor B, BᵀB = X; columns are scaled to the largest norm 1.
+        """
         from dpscale.plans.long_axis_loops import add_chain_inverses
 
         total = np.zeros((len(weights),) * 2)
@@ -324,6 +346,8 @@ def chain_of(gram: Floats) -> ChainGram | None:
     """Return a Gram matrix of many cells as a chain.
 
     None if its inverse is not tridiagonal, or has row sums that are negative or too small for the precision.
+
+    For a chain, row 0 is a_0 b_j and the diagonal a_j b_j; with a_0 = 1, b is row 0 and a the diagonal over row 0.
     """
     if len(gram) < FEWEST or float(gram[0].min()) <= 0:
         return None

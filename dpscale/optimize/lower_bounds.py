@@ -81,7 +81,11 @@ def grouped_floor(workload: Workload) -> float:
 
 
 def _place(groups: list[_FewCells], sizes: Mapping[str, int], number: int, names: AttributeSet) -> None:
-    """Add a set to the first group whose attributes then have few cells, or to a new one if there are few groups."""
+    """Add a set to the first group whose attributes then have few cells, or to a new one if there are few groups.
+
+    Attributes of a group are those of its sets; a new set counts with the sizes of its attributes that are not yet in
+    it.
+    """
     for group in groups:
         cells = group.cells * math.prod(sizes[name] for name in names if name not in group.attributes)
         if cells <= GROUP_CELLS:
@@ -112,6 +116,9 @@ def floor(workload: Workload, curve: ObjectivePoint) -> float:
     """Return a lower bound of the sum of weight · variance at unit cost; 0 if the workload has no product family.
 
     `curve` is the end of the fixed point for the workload's weights (`along_curve`), perhaps of `pooled` families.
+
+    With one family for each kind the curve's weights serve for all sets at once; otherwise each family has its bound,
+    and bounds add, because the optimum is superadditive in the Gram matrix.
     """
     products = [part for part in workload.parts if part.factorizes]
     if len(products) == len(workload.parts) and _one_family_an_axis(products, curve.weighed.demands):
@@ -160,7 +167,10 @@ def _one_family_an_axis(products: Sequence[WorkloadPart], demands: Demands) -> b
 
 
 def _floor(point: ObjectivePoint) -> float:
-    """Return the bound at the best α of a grid, optimised per kind of axis; any α gives a valid bound."""
+    """Return the bound at the best α of a grid, optimised per kind of axis; any α gives a valid bound.
+
+    Coordinate ascent over α of each token, for SWEEPS rounds; the bound is squared because `_bound` sums roots.
+    """
     demands = point.weighed.demands
     choices = {token: _pairs(point, token) for token in point.tokens}
     pairs = {token: given[0] for token, given in choices.items()}
@@ -173,7 +183,10 @@ def _floor(point: ObjectivePoint) -> float:
 
 
 def _pairs(point: ObjectivePoint, token: Token) -> list[Pair]:
-    """Return g and k of a token at every α of the grid; for an even kind at the optimal α = 1."""
+    """Return g and k of a token at every α of the grid; for an even kind at the optimal α = 1.
+
+    With W a root of the Gram matrix, A = W D^½ and v = √μ, `mean` is (Av) vᵀ = a vᵀ and the rest is C.
+    """
     weights = _cell_weights(point, token)
     roots = np.sqrt(weights)
     rows = root_of(point.weighed.demands.axis(token).gram) * roots
@@ -282,7 +295,11 @@ def svd_bound(union: Implicit) -> SvdBound:
 
 
 def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
-    """Return the products in groups within which the Gram matrices of every attribute commute, assigned greedily."""
+    """Return the products in groups within which the Gram matrices of every attribute commute, assigned greedily.
+
+    Products are taken in decreasing order of weight · trace; a product joins the first group with whose Gram matrices
+    its own commute on every axis, or begins a new one.
+    """
     commute = _Commuting(union)
     groups: list[list[Product]] = []
     taken: list[list[set[str]]] = []
@@ -323,7 +340,12 @@ class _Commuting:
 
 
 def _common(union: Implicit, group: Sequence[Product]) -> float | None:
-    """Return the bound of products that commute on every axis; None if they have too many eigenspaces."""
+    """Return the bound of products that commute on every axis; None if they have too many eigenspaces.
+
+    Commuting Gram matrices have common eigenspaces on each axis (`levels`: eigenvalue of each matrix there, `sizes`:
+    their dimensions). The eigenvalues of the sum on products of spaces are `values`, and the bound is (Σ dimension ·
+    √value)² over the number of cells.
+    """
     if len(group) == 1:
         return _separate_bound(group)
 
@@ -346,7 +368,11 @@ def _common(union: Implicit, group: Sequence[Product]) -> float | None:
 
 
 def eigenspaces(grams: dict[str, Floats]) -> tuple[dict[str, Floats], Floats]:
-    """Return each commuting Gram matrix' eigenvalue on every common eigenspace, and the dimensions of the spaces."""
+    """Return each commuting Gram matrix' eigenvalue on every common eigenspace, and the dimensions of the spaces.
+
+    Eigenvectors of a random positive combination are common to all of them, and different eigenspaces almost surely
+    have different eigenvalues of the combination; equal ones are grouped.
+    """
     draws = np.random.default_rng(0).random(len(grams)) + 0.5
     mixed = np.sum([draw * gram / np.trace(gram) for draw, gram in zip(draws, grams.values(), strict=True)], axis=0)
     levels, vectors = np.linalg.eigh(mixed)

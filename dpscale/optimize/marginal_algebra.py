@@ -44,7 +44,11 @@ class Lens:
     total: float
 
     def split(self, gram: Floats) -> Floats:
-        """Return the trace of a Gram matrix on the span of Total, and on the rest."""
+        """Return the trace of a Gram matrix on the span of Total, and on the rest.
+
+        With X⁻¹ = `inverse` and toward = X⁻¹1, the mean part is vᵀGv = towardᵀ G toward / ν, because v = X⁻¹1/√ν. The
+        rest is tr(G X⁻¹) − vᵀGv, set to 0 where it is a rounding error.
+        """
         toward = self.inverse.sum(axis=0)
         mean = float(toward @ gram @ toward) / self.total
         rest = float((gram * self.inverse).sum()) - mean
@@ -67,12 +71,19 @@ def dimensions(sizes: Sequence[float]) -> Floats:
 
 
 def eigenvalues(weights: Floats, sizes: Sequence[float]) -> Floats:
-    """Return κ of G(weights), one for each residual space."""
+    """Return κ of G(weights), one for each residual space.
+
+    κ_τ = Σ_{S ⊇ τ} u_S c_S: H(S) multiplies the space τ ⊆ S by c_S, the cells that a cell of the marginal on S sums.
+    """
     return over_supersets(weights * characteristic(sizes))
 
 
 def weights_of(levels: Floats, sizes: Sequence[float]) -> Floats:
-    """Return the weights whose Gram matrix has these eigenvalues, the inverse of `eigenvalues`; possibly negative."""
+    """Return the weights whose Gram matrix has these eigenvalues, the inverse of `eigenvalues`; possibly negative.
+
+    The sum over supersets is inverted by a Möbius transform: on every axis the entry without the attribute (`lower`)
+    loses the entry with it (`upper`). The result is u_S c_S, divided by c_S.
+    """
     summed = levels.copy()
     for axis in range(summed.ndim):
         lower, upper = _halves(summed, axis)
@@ -86,14 +97,20 @@ def multiply(left: Floats, right: Floats, sizes: Sequence[float]) -> Floats:
 
 
 def inverse(weights: Floats, sizes: Sequence[float]) -> Floats:
-    """Return v with G(v) = G(weights)⁺, the inverse if it exists (theorem 8)."""
+    """Return v with G(v) = G(weights)⁺, the inverse if it exists (theorem 8).
+
+    G has the eigenvalue κ_τ on each residual space τ, so G⁺ has 1/κ_τ, and 0 where κ_τ is 0 up to rounding.
+    """
     levels = eigenvalues(weights, sizes)
     nonzero = np.abs(levels) > RANK * np.abs(levels).max(initial=0.0)
     return weights_of(np.divide(1.0, levels, out=np.zeros_like(levels), where=nonzero), sizes)
 
 
 def over_supersets(values: Floats) -> Floats:
-    """Return Σ over S ⊇ τ."""
+    """Return Σ over S ⊇ τ.
+
+    Axis by axis, the entry without the attribute also receives the entry with it; O(d 2^d) additions.
+    """
     summed = values.copy()
     for axis in range(summed.ndim):
         lower, upper = _halves(summed, axis)
@@ -102,7 +119,10 @@ def over_supersets(values: Floats) -> Floats:
 
 
 def over_subsets(values: Floats) -> Floats:
-    """Return Σ over τ ⊆ S."""
+    """Return Σ over τ ⊆ S.
+
+    Axis by axis, the entry with the attribute also receives the entry without it: the transpose of `over_supersets`.
+    """
     summed = values.copy()
     for axis in range(summed.ndim):
         lower, upper = _halves(summed, axis)
@@ -111,7 +131,11 @@ def over_subsets(values: Floats) -> Floats:
 
 
 def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Floats:
-    """Return the trace of the workload's Gram matrix on every residual space, which determines the error."""
+    """Return the trace of the workload's Gram matrix on every residual space, which determines the error.
+
+    The result t has shape (2,)*d. A product ⊗ G_i has on τ the trace Π of (rest if i is in τ, else mean) of its axes,
+    which `Lens.split` returns; products add with their weights. Traces that are rounding errors become 0.
+    """
     strategies = lenses or [lens_of(np.eye(n)) for n in union.sizes]
     split = [{key: lens.split(gram) for key, gram in union.distinct(i).items()} for i, lens in enumerate(strategies)]
     total = np.zeros((2,) * len(union.sizes))
@@ -121,7 +145,10 @@ def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Fl
 
 
 def requested_terms(union: Implicit) -> NDArray[np.bool_]:
-    """Return a mask of the subsets of attributes that the products name."""
+    """Return a mask of the subsets of attributes that the products name.
+
+    The mask has shape (2,)*d. A product names the attributes on which its query is not the total.
+    """
     named = np.zeros((2,) * len(union.sizes), dtype=bool)
     for product in union.products:
         named[tuple(int(not axis.is_total) for axis in product.axes)] = True
@@ -174,7 +201,11 @@ class CertifiedWeights:
 
 
 def certified(traces: Floats, weights: Floats, sizes: tuple[float, ...]) -> CertifiedWeights:
-    """Evaluate error and derivatives at weights; spaces of trace zero need not be measured."""
+    """Evaluate error and derivatives at weights; spaces of trace zero need not be measured.
+
+    With λ = κ(u): the error is Σ_τ t_τ/λ_τ, its slope by u_S is −d_S with d_S = c_S Σ_{τ ⊆ S} t_τ/λ_τ² (`slopes`), and
+    the second derivative by u_S and u_S' is 2 c_S c_S' Σ t_τ/λ_τ³ over τ ⊆ S ∩ S' (`curves` has this sum for S ∩ S').
+    """
     levels = np.maximum(eigenvalues(weights, sizes), np.finfo(np.float64).tiny ** 0.25)
     ratio = traces / levels
     slopes = characteristic(sizes) * over_subsets(ratio / levels)
@@ -182,7 +213,11 @@ def certified(traces: Floats, weights: Floats, sizes: tuple[float, ...]) -> Cert
 
 
 def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) -> CertifiedWeights:
-    """Return weights of sum 1 whose error is within the gap of the certificate, or the best evaluated."""
+    """Return weights of sum 1 whose error is within the gap of the certificate, or the best evaluated.
+
+    `chosen` are the marginals that may have positive weight at the optimum: those whose slope is near the largest, or
+    whose weight is not negligible. The Newton steps solve for these alone; the certificate covers all marginals.
+    """
     best = certified(traces, start / start.sum(), sizes)
     chosen = np.zeros(start.shape, dtype=bool)
     weights = best.weights
@@ -201,9 +236,14 @@ def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) 
 
 
 def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], chosen: Integers, gap: float) -> Floats:
-    """Take Newton steps in logarithmic scale for the chosen marginals; the others have weight 0."""
+    """Take Newton steps in logarithmic scale for the chosen marginals; the others have weight 0.
+
+    The problem is min Σu + Σ t/λ(u), u ≥ 0, whose optimum is a multiple of that on Σu = 1. The slack 1 − d_S ≥ 0 is the
+    multiplier of u_S ≥ 0, and u_S slack_S = `target` decreases to 0. Unknowns are relative steps Δu/u.
+    """
     u = np.maximum(start.reshape(-1)[chosen], FLOOR * start.max())
     state = _at(traces, u, sizes, chosen)
+    # the multiple of u with least Σu + error: there Σu equals the error, which falls as 1/u
     u = u * np.sqrt(state.error / u.sum())
     slack = np.maximum(1 - _at(traces, u, sizes, chosen).slopes.reshape(-1)[chosen], 1e-3)
     scale = characteristic(sizes).reshape(-1)[chosen]
@@ -216,6 +256,7 @@ def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], cho
 
         target = 0.2 * float(u @ slack) / len(u)
         scaled = scale * u
+        # Hessian by relative steps; the bitwise and of two sets is their intersection
         matrix = 2 * np.outer(scaled, scaled) * state.curves.reshape(-1)[chosen[:, None] & chosen[None, :]]
         matrix[np.diag_indices(len(u))] += slack * u
         relative = np.linalg.solve(matrix, target - u * (1 - steep))
@@ -227,10 +268,12 @@ def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], cho
 
 
 def _at(traces: Floats, u: Floats, sizes: tuple[float, ...], chosen: Integers) -> CertifiedWeights:
+    """Evaluate the error and its derivatives at weights `u` of the marginals `chosen`, and 0 of the others."""
     return certified(traces, _spread(u, traces.shape, chosen), sizes)
 
 
 def _spread(u: Floats, shape: tuple[int, ...], chosen: Integers) -> Floats:
+    """Return the weights of all marginals, of shape (2,)*d: `u` at the flat positions `chosen`, and 0 elsewhere."""
     weights = np.zeros(int(np.prod(shape)))
     weights[chosen] = u
     return weights.reshape(shape)
@@ -305,7 +348,10 @@ def _spread_shares(workload: Workload, residuals: Sequence[AttributeSet]) -> csr
 
 
 def _weights(workload: Workload) -> dict[AttributeSet, float]:
-    """Return the largest weight of each marginal of a workload. Raises PlanError for other families."""
+    """Return the largest weight of each marginal of a workload. Raises PlanError for other families.
+
+    The same set may occur in several parts; each part must have the family of marginals on every axis.
+    """
     weights: dict[AttributeSet, float] = {}
     for part in workload.parts:
         if part.axis_families != (MARGINAL,):

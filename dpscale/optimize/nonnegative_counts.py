@@ -59,6 +59,9 @@ def _line_shift(values: Floats, variances: Floats, shift: float, target: float, 
     """Return s with Σ max(values + variances · s, 0) = target, by Newton's method.
 
     It starts at `shift`, or where no value is truncated if `fresh`. From there it descends to the solution.
+
+    The sum is convex and piecewise linear in s with the slope Σ variances over the positive cells (`active`). `free`
+    solves it if no value is truncated. If none is positive, the search restarts there.
     """
     everything = slope = 0.0
     for cell in range(len(values)):
@@ -104,6 +107,8 @@ def _round_line(fitted: Floats, target: int, whole: Integers) -> None:
     """Round values down, and those with the largest remainders up until the sum is the target, into `whole`.
 
     Values that are 0 stay 0. If the sum of the rounded values is above the target, the smallest remainders decrease.
+
+    `NEAR` keeps a value that is whole up to rounding errors from being rounded down.
     """
     rest = target
     for cell in range(len(fitted)):
@@ -170,7 +175,11 @@ def fit_grid(
 
 @njit(cache=True, nogil=True)
 def _column_steps(values: Floats, spread: Floats, across: Floats, down: Floats, columns: Integers) -> float:
-    """Solve for the shifts of all columns, in place, by Newton's method; return how far column sums were off before."""
+    """Solve for the shifts of all columns, in place, by Newton's method; return how far column sums were off before.
+
+    Each column's Newton step is its missing sum over the slope (`active`); with no positive value, the step is to the
+    shift at which no value is truncated.
+    """
     height, width = values.shape
     before = 0.0
     for step in range(STEPS):
@@ -208,6 +217,9 @@ def round_grid(fitted: Floats, allowed: Flags, rows: Integers, columns: Integers
     """Round one grid; return whether integers with these sums were found.
 
     Values are rounded down or up as far as that is possible. If the fit was not exact, some move further.
+
+    `surplus` is the sum of each column less its target, after the rows are rounded; `low` and `high` limit each cell to
+    its rounded values, and in the second round to 0 and no upper limit.
     """
     height, width = fitted.shape
     low, high = np.zeros((height, width), np.int64), np.zeros((height, width), np.int64)
@@ -240,6 +252,9 @@ def _move_units(fitted: Floats, whole: Integers, low: Integers, high: Integers, 
     """Move units within rows until no column has a surplus; return whether that was possible.
 
     An arc from column j to k moves a unit of the row in which this costs least.
+
+    `cost[j, k]` is the least cost of a move from column j to k, and `row[j, k]` the row that has it. Units move along
+    the cheapest path from a column with a surplus to one that lacks a unit, and the changed rows are offered again.
     """
     height, width = fitted.shape
     if not (surplus > 0).any():
@@ -315,7 +330,10 @@ def _offer_again(
 
 @njit(cache=True, nogil=True)
 def _path(cost: Floats, surplus: Integers) -> tuple[Integers, int]:
-    """Return the cheapest path from a column with a surplus to one that lacks units: predecessors and end, or −1."""
+    """Return the cheapest path from a column with a surplus to one that lacks units: predecessors and end, or −1.
+
+    Bellman and Ford's method, because costs of moves towards the fit are negative.
+    """
     width = len(surplus)
     distance, previous = np.full(width, np.inf), np.full(width, -1)
     for j in range(width):

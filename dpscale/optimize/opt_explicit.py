@@ -79,7 +79,10 @@ def optimise_p_identity(
 
 
 def starting_points(n: int, p: int | None, starts: int | None, seed: int, warm: Floats | None) -> list[Floats]:
-    """Return the parameters from which the first descents start, the last those of an earlier strategy."""
+    """Return the parameters from which the first descents start, the last those of an earlier strategy.
+
+    Entries of Θ are uniform on [0, 1) or [0, 5), in turn. The number of starts decreases with the number of cells.
+    """
     generator = np.random.default_rng(seed)
     rows = p or max(min(n, FEWEST_QUERIES), n // CELLS_PER_QUERY)
     count = starts if starts is not None else max(FEWEST_STARTS, min(MOST_STARTS, START_CELLS // n))
@@ -101,6 +104,11 @@ def best_end(gram: Floats, ends: Sequence[PIdentity]) -> PIdentity:
 
 def p_identity_error(gram: Floats, parameters: Floats, times: TimesGram | None = None) -> tuple[float, Floats]:
     """Return tr(G (AᵀA)⁻¹) and its gradient with respect to Θ, (p, n).
+
+    With c = 1 + Θᵀ1 and C = diag(c), the strategy is A = [I; Θ] C⁻¹, so (AᵀA)⁻¹ = C (I − ΘᵀNΘ) C with N = (I + ΘΘᵀ)⁻¹
+    (Woodbury). With H = C G C the error is tr H − tr(NΘHΘᵀ). In the code, `turned` = ΘC, `weighted` = NΘCG and `scaled`
+    = NΘH. The gradient is the derivative by c, which every entry of a column changes by 1 (`of_columns`), less 2 NΘH (I
+    − ΘᵀNΘ).
 
     Parameters
     ----------
@@ -128,6 +136,8 @@ def _to_the_last_digit(gram: Floats, matrix: Floats) -> float:
 
 def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = None) -> PIdentity:
     """Run L-BFGS-B from one start; the error is that of the Gram matrix scaled to trace 1.
+
+    A Gram matrix of a chain (`chain_of`) has a fast product with rows, which is used unless `times` is given.
 
     Parameters
     ----------
@@ -171,6 +181,9 @@ def _on_a_line(gram: Floats) -> PIdentity:
     """Return the best single query c·1 for a·I + b·11ᵀ: error (1 + c)² (a (n − 1) + (a + bn) / (1 + nc²)).
 
     If a = 0, Total alone would be optimal; it is not a p-Identity strategy, but the limit of large c.
+
+    Θ = c·1ᵀ has the same symmetry as G. On the n − 1 centred directions (AᵀA)⁻¹ is (1 + c)², and on 1 it is (1 + c)²/(1
+    + nc²); `inner` = a and `outer` = b. A grid of c is refined around its best point.
     """
     n = len(gram)
     outer = float(gram[0, 1]) if n > 1 else 0.0
@@ -228,6 +241,9 @@ def optimise_explicit(
 ) -> Strategy:
     """Solve OPT0 for a Gram matrix (n, n).
 
+    A constant Gram matrix is answered by one query of all ones, whose value is its own bound. Laplace noise has no
+    certified optimum, so it is searched by p-Identity.
+
     Parameters
     ----------
     gram : ndarray, shape (n, n)
@@ -259,7 +275,10 @@ def optimise_explicit(
 
 
 def with_bound(gram: Floats, found: PIdentity) -> Strategy:
-    """Return a p-Identity strategy with the SVD bound of its Gram matrix."""
+    """Return a p-Identity strategy with the SVD bound of its Gram matrix.
+
+    The bound is (Σ √eigenvalue)²/n: the trace of the root of G, squared, over the number of cells.
+    """
     roots = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum()
     return Strategy(found.matrix, found.error, float(roots**2 / len(gram)), found.parameters)
 
@@ -275,7 +294,10 @@ def inverse_gram(matrix: Floats) -> Floats:
 
 
 def error_of(gram: Floats, matrix: Floats, noise: Noise) -> float:
-    """Return tr(G (AᵀA)⁺) Δ² of any strategy matrix; inf if its rows do not span the workload."""
+    """Return tr(G (AᵀA)⁺) Δ² of any strategy matrix; inf if its rows do not span the workload.
+
+    G (AᵀA)⁺ AᵀA = G if and only if the rows of A span those of the workload.
+    """
     inverse = inverse_gram(matrix)
     residue = gram - (gram @ inverse) @ (matrix.T @ matrix)
     if np.abs(residue).max() > SPAN * np.abs(gram).max():

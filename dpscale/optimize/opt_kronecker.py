@@ -131,6 +131,9 @@ def run_descents(descents: Sequence[Descent], each: ParallelMap) -> None:
     """Run descents side by side until all are done: every sweep maps the distinct problems of all of them.
 
     A problem that was solved before is not solved again, whichever descent it belongs to.
+
+    A sweep is the list of problems of one step of a descent. Distinct problems of all sweeps are mapped together, and
+    each descent receives the solutions in the order of its problems.
     """
     known: dict[bytes, Strategy] = {}
     active = [descent for descent in descents if not descent.done]
@@ -238,7 +241,11 @@ class _SweepDescent:
 
     @property
     def problems(self) -> list[AttributeProblem]:
-        """Surrogates of all attributes; Laplace: some sweeps with restarts, all from the strategy before."""
+        """Surrogates of all attributes; Laplace: some sweeps with restarts, all from the strategy before.
+
+        Surrogates are scaled to trace 1. Laplace problems have several starts in the first sweeps (`restarted`), and
+        later only the strategy of the sweep before (`warm`).
+        """
         grams = [_surrogate(self.union, self.costs, axis) for axis in range(len(self.union.sizes))]
         warm = [None if before is None else before.warm for before in self.strategies]
         search = self.noise, self.seed, FIRST_STARTS if self.sweep < self.restarted else 0
@@ -251,6 +258,9 @@ class _SweepDescent:
         """Take the new strategy of each attribute if it does not increase the error, in an order that rotates.
 
         The descent ends after SWEEPS sweeps, or if the error decreased too little; a rough one then continues finely.
+
+        `costs[axis]` has tr(G (AᵀA)⁺) of each Gram matrix of the axis under its strategy A; `prices` are those of the
+        new one. A strategy is taken if the sum over products at the present costs of the other axes does not increase.
         """
         axes, first = range(len(solved)), self.sweep % len(solved)
         for axis in (*axes[first:], *axes[:first]):
@@ -272,7 +282,10 @@ class _SweepDescent:
 
 
 def _begin(union: Implicit, seed: int) -> Costs:
-    """Return initial costs: those of the identity for seed 0, else randomly scaled."""
+    """Return initial costs: those of the identity for seed 0, else randomly scaled.
+
+    The cost of the identity is tr(G); other seeds multiply each by e^(−2x), x uniform.
+    """
     generator = np.random.default_rng(seed)
     spread = 0.0 if seed == 0 else 2.0
     return [
@@ -287,7 +300,11 @@ def _price(grams: dict[str, Floats], factor: Floats) -> dict[str, float]:
 
 
 def _coefficients(union: Implicit, costs: Costs, axis: int) -> dict[str, float]:
-    """Return Σ_k w_k Π_{j≠axis} cost over the products with each Gram matrix on one axis."""
+    """Return Σ_k w_k Π_{j≠axis} cost over the products with each Gram matrix on one axis.
+
+    These are the coefficients of the surrogate Gram matrix of the axis (equation 5); the cost of a product is weight ·
+    Π.
+    """
     total: dict[str, float] = {}
     for product in union.products:
         keys = product.keys
@@ -319,7 +336,12 @@ AxisCosts = dict[tuple[str, ...], list[float]]
 
 
 def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
-    """Return a product strategy for a large sum of Kronecker terms, with its coefficient for trace 1, and no bound."""
+    """Return a product strategy for a large sum of Kronecker terms, with its coefficient for trace 1, and no bound.
+
+    `cost[key]` has, for a term, the error of each of its axes under the present strategy. Each axis in turn is solved
+    for its surrogate, the terms' Gram matrices weighted by the costs of their other axes, until the sum hardly
+    decreases.
+    """
     if any(sub.is_joint(key) for key in sub.terms):
         names = ", ".join(sub.attributes)
         raise PlanError(
@@ -369,7 +391,10 @@ def _product_price(sub: Subworkload, terms: Terms, cost: AxisCosts, axis: int, r
 
 
 def _rounded_product(sub: Subworkload, terms: Terms, rows: list[Floats], roots: list[Floats], noise: str) -> Solution:
-    """Return the product of integer strategies near the roots of the axes, with its error on all terms."""
+    """Return the product of integer strategies near the roots of the axes, with its error on all terms.
+
+    The error of a term is the product of its axes' errors; terms add with their weights.
+    """
     bits, factors = bits_for(len(roots)), []
     for queries, root, size, weights in zip(rows, roots, sub.sizes, sub.weights, strict=True):
         factors.append(round_strategy(queries, root, (size,), bits, weights=(weights,)))
@@ -399,7 +424,10 @@ class UnionStrategy:
 def optimise_union(
     union: Implicit, noise: Noise, each: ParallelMap = serial_map, groups: Groups | None = None, seed: int = 0
 ) -> UnionStrategy:
-    """Solve OPT+ for given groups, or for the better of single products and products grouped under the largest ones."""
+    """Solve OPT+ for given groups, or for the better of single products and products grouped under the largest ones.
+
+    The products of a group are answered by one product strategy. Its errors divide the budget (`divide`).
+    """
     groupings = [groups] if groups is not None else distinct_groupings(union)
     parts = [[union.only(group) for group in grouping] for grouping in groupings]
     descents = [[_descents(part, noise, STARTS, seed) for part in parts_of_one] for parts_of_one in parts]
@@ -419,7 +447,10 @@ def optimise_union(
 
 
 def divide(errors: Sequence[float], noise: Noise) -> tuple[list[float], float]:
-    """Return the shares of the budget that minimise the error, and that error."""
+    """Return the shares of the budget that minimise the error, and that error.
+
+    Σ e_i/s_i (Gaussian) and Σ e_i/s_i² (Laplace) are least at s ∝ e^p, with the value (Σ e^p)^(1/p), p of `rooted`.
+    """
     power = rooted(noise)
     roots = [value**power for value in errors]
     total = math.fsum(roots)

@@ -150,7 +150,11 @@ def closed_form(traces: Floats, sizes: tuple[float, ...]) -> Floats:
 
 
 def _gaussian(traces: Floats, sizes: tuple[float, ...]) -> tuple[Floats, float]:
-    """Return u of sum 1 and the lower bound over all marginals."""
+    """Return u of sum 1 and the lower bound over all marginals.
+
+    The closed form `ideal` holds if it has no negative weight. Otherwise its positive part with a little even weight is
+    the start of a descent, and `polish` finishes it with a certificate.
+    """
     ideal = closed_form(traces, sizes)
     if ideal.min() >= -NEGLIGIBLE * ideal.max():
         u = np.maximum(ideal, 0.0)
@@ -164,7 +168,11 @@ def _gaussian(traces: Floats, sizes: tuple[float, ...]) -> tuple[Floats, float]:
 
 
 def _laplace(traces: Floats, gaussian: Floats, sizes: tuple[float, ...], wanted: Flags, seed: int) -> Floats:
-    """Return the best of several local optima, θ of L1 norm 1."""
+    """Return the best of several local optima, θ of L1 norm 1.
+
+    Powers fall to 1 in a continuation: each descent starts at the end of the one before, of sum 1 and with a little
+    even weight, since zero weights have slope 0.
+    """
     generator = np.random.default_rng(seed)
     optima = []
     for start, powers in _starts(wanted, gaussian, generator):
@@ -192,7 +200,10 @@ def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callab
     """Return the function 2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
 
     def function(flat: Floats) -> tuple[float, Floats]:
-        """Return the logarithm of the error at norm 1, and its slope."""
+        """Return the logarithm of the error at norm 1, and its slope.
+
+        With u = θ², Σ t/λ(u) has the slope −2 θ d by θ (`slopes` is d), and 2 log |θ|_p has 2 θ^(p−1)/Σθ^p.
+        """
         check_planning_time()
         theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may reach zero
         state = certified(traces, theta**2, sizes)
@@ -219,7 +230,10 @@ def _descend(traces: Floats, theta: Floats, sizes: tuple[float, ...], power: flo
 
 
 def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: np.random.Generator) -> Floats:
-    """Replace two marginals by their union, or drop one, and descend again, while the error decreases."""
+    """Replace two marginals by their union, or drop one, and descend again, while the error decreases.
+
+    The best of the tried changes, before a descent, is continued; it must lower the error by the fraction 10⁻⁶.
+    """
     error = marginal_error(traces, theta**2, sizes)
     for _ in range(MERGE_ROUNDS):
         tries = list(_merges(theta, generator))
@@ -240,7 +254,10 @@ def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: 
 
 
 def _merges(theta: Floats, generator: np.random.Generator) -> Iterator[Floats]:
-    """Yield θ with a pair of measured marginals merged into their union, for at most `MERGES` random pairs."""
+    """Yield θ with a pair of measured marginals merged into their union, for at most `MERGES` random pairs.
+
+    Flat positions in shape (2,)*d are bit masks of the attributes, so their bitwise or is the union.
+    """
     chosen = np.flatnonzero(theta > NEGLIGIBLE * theta.max())
     pairs = np.stack(np.triu_indices(len(chosen), 1), axis=1)
     for first, second in chosen[generator.permutation(pairs)[:MERGES]]:

@@ -109,6 +109,9 @@ class MarginalSearch:
     def search(self, starts: Sequence[WeightedSets] = ()) -> WeightedSets:
         """Return the best marginals found from the workload's sets, groups of attributes, random covers and `starts`.
 
+        Starts are lists of marginals: plain ones, random covers, then `starts` and random dense weights. Each is
+        fitted; of the ends with distinct errors the CONTINUED best are improved by moves.
+
         Parameters
         ----------
         starts : sequence of WeightedSets
@@ -124,7 +127,10 @@ class MarginalSearch:
         return min((self._descended(one) for one in best), key=lambda one: one.error)
 
     def fitted(self, marginals: Sequence[int], weights: Floats | None = None, steps: int = FIT_STEPS) -> WeightedSets:
-        """Return some marginals with locally optimal weights, without those of negligible weight."""
+        """Return some marginals with locally optimal weights, without those of negligible weight.
+
+        Marginals whose weight is below NEGLIGIBLE of the largest are dropped, and the others are fitted again.
+        """
         start = np.full(len(marginals), 1.0) if weights is None else weights
         (fitted,), (error,) = self._fit([(marginals, start)], steps)
         chosen = np.flatnonzero(fitted > NEGLIGIBLE * fitted.max())
@@ -136,6 +142,10 @@ class MarginalSearch:
         """Return the weights of several lists of marginals after some steps of the fixed point, and the errors.
 
         A list has its marginals as bit masks, and their starting weights.
+
+        All lists are padded to the longest with −1, the mark of the end in `fit_weights`. Weights are at least a
+        fraction of the largest, because the fixed point multiplies them and cannot leave 0. `work` counts the
+        operations of all fits.
         """
         longest = max(len(marginals) for marginals, _ in lists)
         rows, weights = np.full((len(lists), longest), -1, np.int32), np.zeros((len(lists), longest))
@@ -149,7 +159,11 @@ class MarginalSearch:
         return [fitted[: len(marginals)] for fitted, (marginals, _) in zip(weights, lists, strict=True)], errors
 
     def _place(self, marginal: int) -> int:
-        """Return the row of a marginal in the table of precisions, which grows as needed."""
+        """Return the row of a marginal in the table of precisions, which grows as needed.
+
+        `places` maps a marginal to its row of `columns`, shape (rows, spaces), which has p_τS of every space τ. The
+        table doubles when it is full.
+        """
         if marginal not in self.places:
             place = len(self.places)
             if place >= len(self.columns):
@@ -172,7 +186,11 @@ class MarginalSearch:
         return best
 
     def _better(self, best: WeightedSets, generator: np.random.Generator) -> WeightedSets | None:
-        """Return the result of the best move of the first batch that has one; None if there is none."""
+        """Return the result of the best move of the first batch that has one; None if there is none.
+
+        Moves are tried in random order by batches of BATCH. A move counts if its error is lower by the fraction SURELY
+        after a few steps, and again after the weights are fitted.
+        """
         moves = list(self._moves(best))
         order = generator.permutation(len(moves)).tolist()
         for start in range(0, len(order), BATCH):
@@ -190,7 +208,11 @@ class MarginalSearch:
         return None
 
     def _moves(self, given: WeightedSets) -> Iterator[tuple[Sequence[int], Floats]]:
-        """Yield lists that differ by one move from a given one, with starting weights."""
+        """Yield lists that differ by one move from a given one, with starting weights.
+
+        A replacement gives the marginal that it adds the weight of those that it removes, or an even share if it
+        removes none. After the replacements, each marginal is left out in turn.
+        """
         weight_of = dict(zip(given.marginals, given.weights.tolist(), strict=True))
         for removed, added in self._replacements(given.marginals):
             if added in weight_of or not self.allowed(added):
@@ -220,7 +242,11 @@ class MarginalSearch:
                     yield from (((marginal,), marginal ^ bit | other) for other in bits if not marginal & other)
 
     def _plain_starts(self) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of the workload, all attributes together, and unions of groups of small attributes."""
+        """Yield the sets of the workload, all attributes together, and unions of groups of small attributes.
+
+        Groups join attributes, from the smallest size, while their cells number at most `most_cells`. A start has, for
+        every largest set of the workload, the union of the groups that share an attribute with it.
+        """
         yield self.spaces.sets
         yield self.spaces.largest
         yield (sum(1 << i for i in range(len(self.spaces.names))),)
@@ -237,7 +263,11 @@ class MarginalSearch:
             yield _maximal(sum(group for group in groups if group & largest) for largest in self.spaces.largest)
 
     def _dense_starts(self, generator: np.random.Generator) -> Iterator[WeightedSets]:
-        """Yield random weights of all marginals that are products over the attributes, for few attributes."""
+        """Yield random weights of all marginals that are products over the attributes, for few attributes.
+
+        The weight of a set is Π over its attributes of x_i times Π over the others of 1 − x_i, for random x_i. Weights
+        are ordered by bit mask: after each attribute, the second half has the sets that contain it.
+        """
         number = len(self.spaces.names)
         if number > MOST_DENSE:
             return
@@ -250,7 +280,12 @@ class MarginalSearch:
             yield WeightedSets(marginals, weights[list(marginals)] + NEGLIGIBLE / len(weights), math.inf)
 
     def _cover(self, generator: np.random.Generator) -> tuple[int, ...]:
-        """Return random marginals of at most a random number of cells that cover the sets of the workload."""
+        """Return random marginals of at most a random number of cells that cover the sets of the workload.
+
+        `flags` has a row for each largest set of the workload, with its attributes; `missing` is the number of
+        attributes of each set that the new marginal lacks. The limit is on Σ log n_i, drawn between the smallest set
+        and 1,000 times it.
+        """
         flags = np.stack([self.spaces.flags(largest) for largest in self.spaces.largest])
         logs = np.log(np.maximum(self.spaces.totals, 1.001))  # of the numbers of cells
         sizes = flags @ logs

@@ -32,7 +32,11 @@ NOTHING = 1e-13
 
 
 def plain_traces(workload: Workload) -> ResidualTraces:
-    """Return the traces for marginals that are measured cell by cell."""
+    """Return the traces for marginals that are measured cell by cell.
+
+    `decompose` stores the residual spaces one after the other in one array: space i ends at `ends[i]`. `members`
+    becomes a mask, shape (spaces, attributes), over the attributes that some space uses.
+    """
     spaces = decompose(workload)
     used = sorted(set(spaces.members.tolist()))
     members = np.zeros((len(spaces.ends), len(used)), np.bool_)
@@ -113,6 +117,10 @@ class AttributeStrategies:
 
         Ĝ is the Gram matrix for which the attribute's strategy has the error of the workload, with the other
         strategies fixed: a sum of its queries' Gram matrices, centred by a factor κ.
+
+        Spaces are bit masks over the other attributes; with the attribute, τ + i. In the terms of the module: b =
+        λ_{τ+i} (`inner`), c = `value`, the trace on the others, ν = `total`, and `across` = 1 1ᵀC. Equal forms (Gram
+        matrix, κ) are added before the products of matrices.
         """
         levels, total = _Levels(self.traces.totals, measured), self.lenses[axis].total
         size = self.union.sizes[axis]
@@ -137,7 +145,11 @@ class AttributeStrategies:
         return (surrogate + surrogate.T) / 2
 
     def improved(self, measured: WeightedSets) -> AttributeStrategies:
-        """Return strategies of no larger error for the same marginals and weights."""
+        """Return strategies of no larger error for the same marginals and weights.
+
+        The attributes follow one another. For each, a descent on its surrogate Ĝ, scaled to trace 1, starts at the
+        present strategy; the error cannot increase, because Ĝ is an upper bound that touches it there.
+        """
         current = self
         for axis, before in enumerate(self.strategies):
             gram = current.surrogate(axis, measured)
@@ -176,7 +188,11 @@ def _named(product: Product) -> list[int]:
 
 
 def _descended(gram: Floats, before: Strategy) -> Strategy:
-    """Return a better p-Identity strategy for a Gram matrix, from the one before."""
+    """Return a better p-Identity strategy for a Gram matrix, from the one before.
+
+    A symmetric Gram matrix, or a strategy without stored parameters (`warm`), is optimised from new starts. Of the old
+    and the new strategy, that with the smaller error tr(G (AᵀA)⁻¹) is returned.
+    """
     if is_symmetric(gram) or before.warm is None:
         after = optimise_explicit(gram, "laplace")
     else:
@@ -188,6 +204,9 @@ def _descended(gram: Floats, before: Strategy) -> Strategy:
 
 def first_strategies(workload: Workload, of_total: float = OF_TOTAL) -> AttributeStrategies | None:
     """Return a strategy per attribute for its queries and a fraction of Total; None if no attribute needs one.
+
+    On every attribute the queries' Gram matrices, each of trace 1, are added with `of_total` · 11ᵀ/n, which is the Gram
+    matrix of the total. Attributes with equal Gram matrices share one strategy (`known`).
 
     Raises
     ------

@@ -14,6 +14,10 @@ CONVERGED = 1e-8  # relative difference of the two means, of which the error is 
 def root_quadrature(least: float, largest: float, count: int) -> tuple[Floats, Floats]:
     """Return nodes s and weights w with λ^{−½} = Σ w/(λ + s²) for λ between two numbers.
 
+    The trapezoid rule for λ^{−½} = (2/π) ∫ ds/(λ + s²) after the substitution s = √least · sn(u)/cn(u) of elliptic
+    functions with the complementary parameter least/largest, at the midpoints of `count` parts of the quarter period.
+    With the cotangent cn/sn and dn, ds = √least · dn/cn² du, and 1/cn² = 1 + (cn/sn)⁻².
+
     Parameters
     ----------
     least, largest : float
@@ -36,6 +40,11 @@ def _elliptic(places: Floats, complement: float) -> tuple[Floats, Floats]:
     """Return cn/sn and dn at the places for the parameter 1 − complement, by Bulirsch's transformation (1965).
 
     The function of SciPy takes the parameter itself, which rounds it, and approximates parameters near 1.
+
+    From 1 and √complement, arithmetic and geometric means a (`means`) and b (`roots`) are taken until they are equal to
+    M (`middle`). There cn/sn is a cotangent, M/tan(M·place) up to the factor M, and dn is 1. From the last pair back to
+    the first, ratio ← ratio · dn and dn ← (b + p)/(a + p), where p is the old ratio times its quotient by the later
+    mean.
     """
     means, roots, root, mean = list[float](), list[float](), complement, 1.0
     while True:

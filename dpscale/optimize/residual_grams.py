@@ -45,6 +45,9 @@ def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], fl
     """Return the total weight of every attribute by family and degree of the sets.
 
     Weights are summed by columns in the order of the sets.
+
+    The result maps an attribute to {(family, degree): total weight of the sets of this degree in which the attribute
+    has this family}. `columns` collects the attributes' positions with the weights of their sets, summed by `bincount`.
     """
     names = workload.domain.axis_names
     place, seen = {name: i for i, name in enumerate(names)}, dict[str, None]()
@@ -79,7 +82,11 @@ def _by_degree(part: WorkloadPart) -> Iterator[tuple[int, Sequence[AttributeSet]
 def _families(
     part: WorkloadPart, sets: Sequence[AttributeSet], places: Integers
 ) -> Iterator[tuple[str, Flags | slice]]:
-    """Yield the families of sets of one degree with a mask of the attributes that they use, one set after the other."""
+    """Yield the families of sets of one degree with a mask of the attributes that they use, one set after the other.
+
+    `places` has the attribute positions of all sets, concatenated. A family is named by its key; for queries whose axes
+    differ and cannot be exchanged, every axis of a set is a family of its own.
+    """
     if part.factorizes:
         keys = [family.key for family in part.families(part.domain.axis_names)]
         families = list(dict.fromkeys(keys))
@@ -232,6 +239,9 @@ def demands_of(workload: Workload) -> Demands:
 
     Attributes with as many cells and the same uses by queries are of one kind, and have the same weights. The weights
     of some kinds are even, without a search: if no query needs others, or if there are too many cells.
+
+    A kind is even if its axis has one cell, if its families are unchanged by rotations of the axis, or if it is wide
+    and used by a family that has neither intervals nor single cells, so its blocks do not represent the queries.
     """
     kinds = kinds_of(workload)
     number_of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
@@ -272,7 +282,11 @@ def _keys(demand: Demand) -> set[str]:
 
 
 def _of_few_cells(counts: Counter[Demand], sizes: Sequence[int], cells: Sequence[int]) -> Counter[Demand]:
-    """Return the demands without the joint families of wide axes, whose queries are defined on the cells."""
+    """Return the demands without the joint families of wide axes, whose queries are defined on the cells.
+
+    `sizes[kind] < cells[kind]` marks an axis that is searched by blocks. Demands without any remaining term are left
+    out.
+    """
     cut = {kind for kind, size in enumerate(cells) if sizes[kind] < size}
     remaining: Counter[Demand] = Counter()
     for demand, number in counts.items():
@@ -298,7 +312,11 @@ class _Spaces:
     queries: dict[str, Floats] = field(default_factory=dict)
 
     def counts(self) -> Counter[Demand]:
-        """Return the multiplicity of each demand, in order of first occurrence."""
+        """Return the multiplicity of each demand, in order of first occurrence.
+
+        A demand is a set of (term, weight). Terms are numbered in `terms`, so that classes of spaces can be counted by
+        numbers; the sort by first occurrence makes the order independent of the degrees.
+        """
         residuals = RequestedResiduals(self.workload.domain.axis_names)
         for part in self.workload.parts:
             residuals.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
@@ -318,7 +336,10 @@ class _Spaces:
         return [(turn, terms, number) for turn, terms, number in rows if any(weight for _, weight in terms)]
 
     def _kinds(self, part: WorkloadPart) -> Integers:
-        """Return a number for each attribute that encodes its kind and its role in the part."""
+        """Return a number for each attribute that encodes its kind and its role in the part.
+
+        The number is roles · kind + role, and kind −1 for attributes that no query uses.
+        """
         names, roles = self.workload.domain.axis_names, max(2, len(part.axis_families))
         return np.array([roles * self.kind_of.get(name, -1) + part.role(name) for name in names], np.int64)
 
@@ -356,7 +377,10 @@ def _terms(
 
 
 def _demand(terms: Mapping[Term, float]) -> Demand:
-    """Return the terms of a space; if all have the same product, the order of the axes is normalised."""
+    """Return the terms of a space; if all have the same product, the order of the axes is normalised.
+
+    Terms of weight 0 are omitted. Terms of a sum keep their axes, which must agree between the terms.
+    """
     positive = {term: weight for term, weight in terms.items() if weight > 0}
     if not is_product(positive):
         return frozenset(positive.items())
@@ -406,7 +430,10 @@ def _mean_family(demands: Demands, kind: int, shares: Mapping[str, float]) -> Fa
 
 
 def _with_means(demands: Demands, demand: Demand, means: Mapping[int, Family]) -> Demand:
-    """Return a demand with the means instead of the families of their kinds; equal terms are added."""
+    """Return a demand with the means instead of the families of their kinds; equal terms are added.
+
+    A mean family has trace 1, so a term with replaced families is multiplied by the traces of their Gram matrices.
+    """
     terms: dict[Term, float] = {}
     for term, weight in demand:
         if isinstance(term, Products):

@@ -102,6 +102,9 @@ class Problem:
         """Integer rows near an orthonormal basis of the rows, with negligible rounding error.
 
         None if the rows span the whole space or have exact integer rows.
+
+        Directions are the right singular vectors of the rows, scaled to integers of `basis_bits` bits, then centred
+        exactly.
         """
         if not self.rounds_basis:
             return None
@@ -123,6 +126,9 @@ class Problem:
         """Return the integer strategy near an optimum.
 
         It is centring, two cells, integer combinations of a basis, or rounded entries.
+
+        The order is from exact strategies to rounded ones: a centring or a single possible row has no rounding error,
+        and combinations of a basis keep the span of the queries, which rounded entries do not.
         """
         if self.is_center:
             return center_factor(self.shape[0])
@@ -131,6 +137,7 @@ class Problem:
 
         if self.rounded_basis is not None:
             mixed = np.abs(optimum.root @ np.linalg.pinv(self.rounded_basis)).max()
+            # the largest coefficient has ROUNDED_BITS bits: basis and coefficients share the bits of an entry
             finer = min(ROUNDED_BITS - math.frexp(mixed)[1], ENTRY_BITS)
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.rounded_basis, self.weights)
 
@@ -206,6 +213,11 @@ class CellsAlone:
     weights: tuple[Weights | None, ...] = (None,)
 
     def solved(self, solve: Solve) -> Optimum:
+        """Return the known optimum, without a search.
+
+        With G = (I − 11ᵀ/n)/(n − 1), of trace 1, the optimum X = (I − 11ᵀ/n) n/(n − 1) gives tr(G X⁺) = (n − 1)/n, and
+        the dual has the same value.
+        """
         least = (self.size - 1) / self.size
         return Optimum(np.zeros((0, 0)), least, least, np.zeros(0))
 
@@ -232,6 +244,11 @@ class Nested:
         return (self.gram.weights,)
 
     def solved(self, solve: Solve) -> TwoLevels:
+        """Return the optima of both levels with the value of the best division of the budget between them.
+
+        A level with trace t of its Gram matrix has the optimum t times that of trace 1, and the levels share the budget
+        (`two_levels`). The lower bound is at most the primal value.
+        """
         parts = tuple(problem.solved(solve) for problem in self.levels)
         primal = two_levels([part.primal * trace for part, trace in zip(parts, self.traces, strict=True)])
         return TwoLevels(parts, primal, min(max(self.gram.lower_bound, self._dual), primal))
@@ -243,7 +260,11 @@ class Nested:
         return 0.0 if others else weight * centred_bound(cast(Family, family), self.gram.size, self.gram.weights)
 
     def rounded(self, optimum: TwoLevels, bits: int, noise: str) -> tuple[Factor, float]:
-        """Return the levels rounded and brought to their shares by integer multipliers."""
+        """Return the levels rounded and brought to their shares by integer multipliers.
+
+        `errors` are the levels' errors at sensitivity 1. The joined factor multiplies the integers of a level, so its
+        error is divided by the squared sensitivity of the level, and the whole by that of the joined strategy.
+        """
         finer = max(bits - MIXED_BITS, FEWEST_BITS)
         pairs = zip(self.levels, optimum.parts, strict=True)
         parts = [problem.rounded(part, finer, noise) for problem, part in pairs]
@@ -259,6 +280,9 @@ class Nested:
 
         Shares follow from the errors. The integers of each strategy are multiplied so that their ratios are those of
         the shares.
+
+        A level at share ρ must have squared sensitivity proportional to ρ (Gaussian noise) or sensitivity proportional
+        to ρ (Laplace noise); `scales` are the factors that give this, and `unit` makes the least of them 2^MIXED_BITS.
         """
         shares, _ = allocate([errors[0], sum(errors[1:])], noise)
         of_parts = [shares[0], *([shares[1]] * (len(parts) - 1))]
@@ -274,7 +298,10 @@ class Nested:
 
 
 def two_levels(optima: Sequence[float]) -> float:
-    """Return (√L₁ + √L₂)² of the blocks and of all runs together."""
+    """Return (√L₁ + √L₂)² of the blocks and of all runs together.
+
+    The share of a level is proportional to √L, which minimises L₁/ρ₁ + L₂/ρ₂ on ρ₁ + ρ₂ = 1.
+    """
     return (math.sqrt(optima[0]) + math.sqrt(sum(optima[1:]))) ** 2
 
 
@@ -283,7 +310,12 @@ def _times(factor: Factor, number: int) -> Factor:
 
 
 def wide_problem(gram: WideGram) -> CellsAlone | Nested | WideRoot | FourierProblem:
-    """Return the problem of a wide axis."""
+    """Return the problem of a wide axis.
+
+    In this order: queries of single cells (known optimum), queries that a rotation leaves unchanged (Fourier basis),
+    prefix or range queries with their best weights (a root of known eigenvectors), and else two levels of blocks. A cut
+    divides the axis in blocks; a run is successive blocks of equal size, which share one problem within the blocks.
+    """
     if gram.cells_alone:
         return CellsAlone(gram.key, gram.size)
     families = [cast(Family, family) for family, _ in gram.asked]
@@ -321,7 +353,11 @@ def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
 
 
 def _whole_of(gram: WideGram, cut: Cut) -> list[Weights | None]:
-    """Return integer weights of the blocks, and within those of every run; None for the plain mean."""
+    """Return integer weights of the blocks, and within those of every run; None for the plain mean.
+
+    Weights of the cells are products of the block's weight and the weight within the block; blocks of a run have the
+    same weights within, so the first block represents the run. Common divisors are removed (`_reduced`).
+    """
     if gram.weights is None:
         even = len(cut.runs) == 1
         return [None if even else tuple(int(length) for length in cut.lengths), *[None] * len(cut.runs)]
@@ -352,6 +388,10 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
     """Return the problems whose product solves a subworkload: one per factor, or one for all cells; none if too large.
 
     `known` maps keys to existing problems; new ones are added.
+
+    `based`: strategies must lie in the span of the queries. A joint term has queries that are no product over the axes.
+    The order: several attributes whose strategies may span all cells (Fourier basis); one product term (a problem per
+    axis); too many cells (none); one joint term; several families on a wide axis; and else the sum on all its cells.
     """
     only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
     is_product = bool(only) and not sub.is_joint(only)
@@ -420,7 +460,11 @@ def bits_of(problems: tuple[AnyProblem, ...]) -> int:
 def assemble_solution(
     problems: tuple[AnyProblem, ...], optima: dict[str, AnyOptimum], rounded: Rounded, noise: str
 ) -> Solution:
-    """Return the product of the problems' rounded optima: the solution for a Gram matrix of trace 1."""
+    """Return the product of the problems' rounded optima: the solution for a Gram matrix of trace 1.
+
+    The error of a product of strategies is the product of their errors, times the variance of unit noise; dual values
+    multiply as well. The bound is at most the coefficient, which can differ by rounding.
+    """
     found = [rounded[problem.key, bits_of(problems)] for problem in problems]
     coefficient = math.prod((error for _, error in found), start=float(variance_factor(noise)))
     bound = math.prod(optima[problem.key].dual for problem in problems)

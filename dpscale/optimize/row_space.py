@@ -81,7 +81,11 @@ class RowSpaceProblem:
 
     @cached_property
     def spaces(self) -> tuple[tuple[int, ...], ...]:
-        """Residual spaces on which a query has a piece, each as the tuple of its axes."""
+        """Residual spaces on which a query has a piece, each as the tuple of its axes.
+
+        A piece is the query averaged over the axes outside the space and centred along those inside; pieces below
+        NOTHING of the largest entry count as zero.
+        """
         found = set[tuple[int, ...]]()
         for names, queries, _ in self._planned:
             axes = [self.attributes.index(name) for name in names]
@@ -126,6 +130,9 @@ class RowSpaceProblem:
         """Return the integer strategy near an optimum; None if the queries are no multiples of integers.
 
         Raises PlanError if weights differ so much that a query has no effect.
+
+        The integer queries are lifted to all cells of the attributes, repeated along the axes that they do not name,
+        and are the basis whose integer combinations approximate the optimum.
         """
         integers = [(names, _integers(queries)) for names, queries, _ in self._planned]
         if any(queries is None for _, queries in integers):

@@ -75,7 +75,11 @@ class _Orbits:
 
 
 def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
-    """Return the blocks of a Gram matrix given by its rows, (r, cells), on the cells of `shape`."""
+    """Return the blocks of a Gram matrix given by its rows, (r, cells), on the cells of `shape`.
+
+    `kept` says for each candidate symmetry whether it leaves G = FᵀF unchanged. Every character of the group of these
+    has one block; blocks of norm 0 are omitted. With more rows than cells, G itself is the smaller matrix to project.
+    """
     kept = tuple(_leaves(rows, permutation) for permutation in _candidates(shape))
     orbits = _orbits(shape, kept)
     if len(rows) > rows.shape[1]:
@@ -87,7 +91,11 @@ def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
 
 
 def _merged(blocks_before: SymmetryBlocks) -> SymmetryBlocks:
-    """Return blocks on fewer orbits: those with equal columns in all blocks, up to a common sign, are one."""
+    """Return blocks on fewer orbits: those with equal columns in all blocks, up to a common sign, are one.
+
+    Columns are compared by a random combination of their entries (`probes`): equal columns have equal absolute probes,
+    so neighbours in sorted order are the candidates, which are then compared entry by entry.
+    """
     columns = (
         np.concatenate([block.rows for block in blocks_before.blocks]) if blocks_before.blocks else np.zeros((0, 0))
     )
@@ -111,7 +119,11 @@ def _merged(blocks_before: SymmetryBlocks) -> SymmetryBlocks:
 
 @lru_cache(maxsize=32)
 def _candidates(shape: tuple[int, ...]) -> tuple[Integers, ...]:
-    """Return commuting involutions of the cells: reversal of all axes, and exchanges of pairs of axes of one size."""
+    """Return commuting involutions of the cells: reversal of all axes, and exchanges of pairs of axes of one size.
+
+    Each is a permutation of the cells as an array, shape (cells,), that is its inverse. An axis is exchanged at most
+    once, so that all of them commute.
+    """
     cells = np.arange(int(np.prod(shape))).reshape(shape)
     involutions = [np.flip(cells).reshape(-1)]
     free = list(range(len(shape)))
@@ -127,7 +139,10 @@ def _candidates(shape: tuple[int, ...]) -> tuple[Integers, ...]:
 
 
 def _leaves(rows: Floats, permutation: Integers) -> bool:
-    """Return whether the permutation of the cells leaves the Gram matrix unchanged, tested on random vectors."""
+    """Return whether the permutation of the cells leaves the Gram matrix unchanged, tested on random vectors.
+
+    G is unchanged if P G x = G P x for vectors x, with the permutation matrix P; G x is computed as Fᵀ(F x).
+    """
     probes = np.random.default_rng(0).normal(size=(rows.shape[1], PROBES))
     straight = rows.T @ (rows @ probes)
     permuted = rows.T @ (rows @ probes[permutation])
@@ -136,7 +151,11 @@ def _leaves(rows: Floats, permutation: Integers) -> bool:
 
 @lru_cache(maxsize=32)
 def _orbits(shape: tuple[int, ...], kept: tuple[bool, ...]) -> _Orbits:
-    """Return the orbits under the candidates that are kept."""
+    """Return the orbits under the candidates that are kept.
+
+    The least cell among the images of a cell represents its orbit. `members` lists the cells by their rank within an
+    orbit, with the number of cells as padding; `rank` is the position in sorted order less the start of the orbit.
+    """
     size = int(np.prod(shape))
     group = _group([image for image, own in zip(_candidates(shape), kept, strict=True) if own], size)
     representative = np.stack([image for image, _ in group]).min(axis=0)
@@ -164,7 +183,11 @@ def _group(permutations: list[Integers], size: int) -> list[tuple[Integers, tupl
 def _signs(
     group: list[tuple[Integers, tuple[int, ...]]], cells: Integers, orbit: Integers, character: tuple[int, ...]
 ) -> Floats:
-    """Return the sign of a character's functions on every cell, 0 if an element that fixes the cell changes it."""
+    """Return the sign of a character's functions on every cell, 0 if an element that fixes the cell changes it.
+
+    A function of the character χ has at the image g(c) the value χ(g) times that at c. The sum of χ(g) over the
+    elements with g(c) = c is 0 if one of them changes the sign.
+    """
     sign = np.zeros(len(orbit))
     for image, exponents in group:
         np.add.at(sign, image[cells], float(np.prod([c**e for c, e in zip(character, exponents, strict=True)])))
@@ -188,7 +211,11 @@ def _block_of_gram(gram: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock
 
 
 def _projected(rows: Floats, orbits: _Orbits, sign: Floats) -> Floats:
-    """Return rows projected on the functions of a character, shape (r, orbits)."""
+    """Return rows projected on the functions of a character, shape (r, orbits).
+
+    Entry o of a row is Σ over the cells c of the orbit o of sign_c · row_c, divided by √(cells of the orbit), so that
+    the functions of the orbits are orthonormal. Padding refers to the last row of `signed`, which is 0.
+    """
     signed = np.zeros((len(sign) + 1, len(rows)))  # cells as rows, because whole rows are selected
     np.multiply(rows.T, sign[:, None], out=signed[:-1])
     total = signed[orbits.members[0]]

@@ -157,7 +157,10 @@ def _descend(queries: Floats, periods: int) -> tuple[Floats, float]:
 
 
 def _search(queries: Floats, cost: SmoothCost, start: Floats) -> Floats:
-    """Return a minimum over lower-triangular matrices of mean squared column norm 1."""
+    """Return a minimum over lower-triangular matrices of mean squared column norm 1.
+
+    Signs of the rows and the scale do not change the objective; they are normalised.
+    """
     lower = np.tril_indices(len(start))
     end = optimize.minimize(_objective, start[lower], args=(queries, cost), jac=True, method="L-BFGS-B",
                             options={"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": MEMORY}).x  # fmt: skip
@@ -169,7 +172,11 @@ def _search(queries: Floats, cost: SmoothCost, start: Floats) -> Floats:
 
 
 def _objective(point: Floats, queries: Floats, smooth_cost: SmoothCost) -> tuple[float, Floats]:
-    """Return log tr(W X⁻¹ Wᵀ) + log c_p(X) and its gradient at the entries of R."""
+    """Return log tr(W X⁻¹ Wᵀ) + log c_p(X) and its gradient at the entries of R.
+
+    With X = RᵀR, `answers` = R⁻ᵀWᵀ and the variance |R⁻ᵀWᵀ|², whose derivative by R is −2 (R⁻¹ answers answersᵀ)ᵀ
+    (`down`). That of c_p(X) is 2 R Y with the slope Y (`up`). Only entries of the lower triangle are variables.
+    """
     check_planning_time()
     size = queries.shape[1]
     lower = np.tril_indices(size)
@@ -188,6 +195,8 @@ def _dual(gram: Floats, slopes: Floats, periods: int) -> float:
     """Return a lower bound of tr(G X⁻¹) over all X of cost 1, from the slopes Y of a cost over sets of k periods.
 
     Every set has k diagonal entries, so the mass of the sets is tr Y / k.
+
+    With M + δI the admissible Y + δI has the trace that counts; (tr (G^½ Y G^½)^½)² is divided by the mass.
     """
     missing = max(0.0, -float(np.linalg.eigvalsh(slopes)[0]))
     admissible = slopes + missing * np.eye(len(slopes))
@@ -212,7 +221,11 @@ def _sums_over_sets(size: int, periods: int) -> Any:
 
 
 def _cost_of_sets(gram: Floats, sums: Any, power: float) -> tuple[float, Floats]:
-    """Return c_p(X) over the sets of `sums`, and its slopes: M times the slope of |X|."""
+    """Return c_p(X) over the sets of `sums`, and its slopes: M times the slope of |X|.
+
+    `rounded` is (X² + η²)^½ off the diagonal. `shares` are the slopes of the p-norm by the sets' costs; summed by pairs
+    of periods they are the weights M, and X/rounded is the slope of the rounded |X|.
+    """
     rounded = np.sqrt(gram**2 + (ROUNDING / power) ** 2 * (1 - np.eye(len(gram))))
     cost, shares = _norm(sums @ rounded.ravel(), power)
     weights = (sums.T @ shares).reshape(gram.shape)  # a pair of periods has its whole weight below the diagonal
@@ -221,7 +234,10 @@ def _cost_of_sets(gram: Floats, sums: Any, power: float) -> tuple[float, Floats]
 
 
 def _cost_of_rows(gram: Floats, periods: int, power: float) -> tuple[float, Floats]:
-    """Return k times the p-norm of the row bounds, and its slopes."""
+    """Return k times the p-norm of the row bounds, and its slopes.
+
+    The row bound of period s is |X[s, s]| plus its k − 1 largest other entries; `chosen` marks these.
+    """
     sizes = np.abs(gram)
     others = sizes - np.diag(np.diag(sizes))
     largest = np.argsort(-others, axis=1)[:, : periods - 1]

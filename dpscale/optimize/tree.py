@@ -97,6 +97,9 @@ class NodeClasses(Tree):
         """Group of each class above the leaves, all levels in one array from the root, and the number of groups.
 
         A group has the classes of a level with about the same numbers of children and of leaves for each child.
+
+        `number` is the number of children of a node and `below / number` its leaves per child; both are rounded to
+        eighths of an octave (OCTAVE steps per factor of two), and equal pairs of a level form a group.
         """
         found, start = list[Integers](), 0
         for below, child in zip(self.leaf_counts, self.children, strict=False):
@@ -114,7 +117,11 @@ class NodeClasses(Tree):
 
 
 def classes_of(tree: Tree) -> NodeClasses:
-    """Return the classes of equivalent nodes of a tree."""
+    """Return the classes of equivalent nodes of a tree.
+
+    A class is a pair (class of the parent, shape of the tree below), numbered as one integer `key`. `copies` are nodes
+    of the class divided by nodes of its parent's class.
+    """
     shapes = _shapes(tree)
     of, parents, counts = [np.zeros(1, np.int64)], list[Integers](), [np.ones(1)]
     for level, above in enumerate(tree.parents):
@@ -129,7 +136,11 @@ def classes_of(tree: Tree) -> NodeClasses:
 
 
 def _shapes(tree: Tree) -> list[Integers]:
-    """Return for the nodes of every level a number that is equal for nodes with equal trees below them."""
+    """Return for the nodes of every level a number that is equal for nodes with equal trees below them.
+
+    From the leaves up: the shape of a node is the list of (shape, number) of its children, sorted by shape. `runs` has
+    these pairs for all nodes, `node` the place where each parent's list begins, and `known` numbers distinct lists.
+    """
     found = [np.zeros(tree.sizes[-1], np.int64)]
     for level in range(tree.depth - 1, -1, -1):
         parents, below = tree.parents[level], found[-1]
@@ -207,6 +218,9 @@ def integer_multipliers(classes: NodeClasses, precisions: Sequence[Floats], root
 
     The leaves use what the levels above leave of the same budget, so all paths cost almost the same.
 
+    `left` is the budget, 2^(2 BITS) in units of m², that remains below a node; a leaf receives the root of its rest,
+    and at least 1.
+
     Parameters
     ----------
     classes : NodeClasses
@@ -226,6 +240,10 @@ def integer_multipliers(classes: NodeClasses, precisions: Sequence[Floats], root
 
 def spread_of(classes: NodeClasses, optimum: TreeOptimum) -> Integers:
     """Return integer weights of the leaves close to multiples of C1, with C the covariance of the leaves.
+
+    The estimate of a leaf takes the part g_v = V_v/S of a change of its parent, so its covariance with the total is the
+    product of the gains g over its path times the variance of the total: C1 is proportional to it. Each weight is at
+    least 1.
 
     Parameters
     ----------
@@ -250,7 +268,11 @@ class _Problem:
 
     @cached_property
     def even(self) -> Floats:
-        """Logits at which every level has the same precision."""
+        """Logits at which every level has the same precision.
+
+        A node at level l of depth D has D − l + 1 levels from itself to the leaves and takes 1/(D − l + 1) of the rest:
+        the logit is −log(D − l).
+        """
         (group, number), depth = self.classes.groups, self.classes.depth
         left = np.repeat(np.arange(depth, 0, -1), [len(own) for own in self.classes.counts[:-1]])
         found = np.zeros(number)
@@ -262,7 +284,11 @@ class _Problem:
         return TreeOptimum(logits, tuple(precisions), self.passes(precisions).variances)
 
     def __call__(self, logits: Floats) -> tuple[float, Floats]:
-        """Return the logarithm of the error and its slope by the logits, which divide the budget of each path."""
+        """Return the logarithm of the error and its slope by the logits, which divide the budget of each path.
+
+        With budget b left to a node and share φ: precision φ b, and (1 − φ) b left to its children; ∂φ/∂logit = φ (1 −
+        φ). `below` is the derivative of the error by the budget left to a node.
+        """
         group, number = self.classes.groups
         precisions, left, shares = self._precisions(logits)
         passes = self.passes(precisions)
@@ -282,7 +308,10 @@ class _Problem:
         return float(np.log(error)), total_slopes / error
 
     def _precisions(self, logits: Floats) -> tuple[list[Floats], list[Floats], list[Floats]]:
-        """Return by level the precisions, the budget that the ancestors leave, and the shares of it."""
+        """Return by level the precisions, the budget that the ancestors leave, and the shares of it.
+
+        Levels above and at a known level are not measured: their shares are 0. Leaves have the share 1.
+        """
         classes, left, start = self.classes, [np.ones(1)], 0
         shares, every = list[Floats](), special.expit(logits)[classes.groups[0]]
         for level, parents in enumerate(classes.parents):
@@ -298,7 +327,12 @@ class _Problem:
         return TreePasses.of(self.classes, precisions, max(self.known, 0), self.known >= 0)
 
     def _slopes(self, passes: TreePasses) -> list[Floats]:
-        """Return the derivative of the error by the precision of every class, by level."""
+        """Return the derivative of the error by the precision of every class, by level.
+
+        `of_variance`, `of_below` and `of_sum` are the derivatives by P, V and S. Down, P_c = V − V g + g² P with g =
+        V/S and ratio = P/S: ∂P_c/∂V = 1 − 2 g (1 − ratio), ∂P_c/∂S = g² (1 − 2 ratio), ∂P_c/∂P = g². Up, V = 1/(w +
+        1/S): ∂V/∂S = (V/S)² and ∂V/∂w = −V².
+        """
         classes, of_variance = self.classes, [weight.copy() for weight in self.weights]
         of_below: list[Floats] = [np.zeros(len(weight)) for weight in self.weights]
         of_sum: list[Floats] = [np.zeros(0)] * classes.depth
@@ -312,6 +346,7 @@ class _Problem:
             of_sum[level] = _summed(parents, own * gain**2 * (1 - 2 * ratio), size)
             of_variance[level] = of_variance[level] + _summed(parents, own * gain**2, size)
 
+        # at the root P equals V; the variance of a known node is 0 and does not change
         of_below[first] = of_variance[first] * (self.known < 0)
         for level in range(first, classes.depth):  # reverse of the pass up
             of_sum[level] += of_below[level] * (passes.below[level] / passes.sums[level]) ** 2
@@ -352,6 +387,9 @@ class TreeGram:
 
 def tree_bound(classes: NodeClasses, residuals: Sequence[Sequence[TreeGram]], rounds: int = BOUND_ROUNDS) -> float:
     """Return a lower bound on the error of every matrix mechanism of sensitivity 1.
+
+    `slope` is the derivative of the value by the weight of a leaf of each class. Weights λ are multiplied by it and
+    scaled to Σλ = 1, the fixed point of the module; `counts` are the numbers of leaves of the classes.
 
     Parameters
     ----------
@@ -442,7 +480,11 @@ def root_trace(classes: NodeClasses, weights: Sequence[float], leaves: Floats) -
 def _leaf_slopes(
     classes: NodeClasses, weights: Sequence[float], heights: Sequence[Floats], squared: Floats, step: Floats
 ) -> Floats:
-    """Return the derivative of the trace by the weight of one leaf of each class: the reverse of the pass upwards."""
+    """Return the derivative of the trace by the weight of one leaf of each class: the reverse of the pass upwards.
+
+    With h = `height`, r = 1 + ω h/t² of a node: ∂ log r/∂h = (ω/t²)/r, and F = h/r has ∂F/∂h = 1/r². Each class counts
+    with its number of nodes, and at the end the derivative is divided among the leaves of a class.
+    """
     passed = np.zeros((1, len(squared)))
     slope = passed
     for level, height in enumerate(heights):
@@ -488,7 +530,12 @@ def product_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
 
 
 def _product_below(table: Floats, free: tuple[int, ...]) -> list[Floats]:
-    """Return the sides of a product that is nowhere above a table, except at one entry, and touches it in every row."""
+    """Return the sides of a product that is nowhere above a table, except at one entry, and touches it in every row.
+
+    `free` is the entry at which the product may exceed the table. From every positive entry, the sides start as the
+    lines through it; then each side in turn becomes the largest that keeps the product below the table. The sides with
+    the largest product of their sums are returned.
+    """
     best, limits = list[Floats](), table.copy()
     limits[free] = math.inf
     for start in np.argwhere(table > 0).tolist():
@@ -510,7 +557,11 @@ def _product_below(table: Floats, free: tuple[int, ...]) -> list[Floats]:
 
 
 def _dense_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
-    """Return the bound of few cells, with weights of the cells that are no product."""
+    """Return the bound of few cells, with weights of the cells that are no product.
+
+    The Gram matrix of all cells is built, and the weights λ follow the fixed point λ_j ← (M^½)_jj / tr M^½ from equal
+    weights, while the bound (tr M^½)² improves by the fraction GAIN.
+    """
     levels = [
         [own.T.astype(np.float64) for own in group_class.tree.sums(np.eye(group_class.tree.sizes[-1]))]
         for group_class in classes

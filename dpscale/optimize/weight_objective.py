@@ -52,7 +52,10 @@ class TokenState:
 
     @cached_property
     def slope(self) -> Floats:
-        """∂L/∂G."""
+        """∂L/∂G.
+
+        With L = (√(optimum) + √inside)², ∂L/∂G is the slope of the optimum times 1 + √inside/√optimum.
+        """
         assert self.optimum is not None
         assert self.blocks is not None
         own = slope(self.blocks, self.optimum)
@@ -110,6 +113,9 @@ class WeightObjective:
 
         It has the squared mean uᵀGu of the queries, with their Gram matrix G, and the Gram matrix of the centred
         queries.
+
+        `gram` is (I − 1uᵀ) G (I − u1ᵀ) and `square` is uᵀGu. A wide axis with the plain mean and queries that a
+        rotation leaves unchanged has a known L.
         """
         size, axis, family = self.demands.cells[token[0]], self.demands.axis(token), self.demands.families[token[1]]
         gram, square = weighted_piece(axis.gram, profile)
@@ -121,7 +127,11 @@ class WeightObjective:
         return TokenState(square, gram, axis.inside)
 
     def solve(self, key: object, blocks: SymmetryBlocks) -> Optimum:
-        """Return the optimum of a problem, started from the last optimum of the same key or of its curve."""
+        """Return the optimum of a problem, started from the last optimum of the same key or of its curve.
+
+        The optimum's weights of the cells become the start of the next solve of this key; zero weights are raised,
+        since the fixed point cannot leave 0.
+        """
         solve = optimise_blocks if self.tolerance <= FINE else optimise_roughly
         start = self.starts.get(key)
         if start is None and isinstance(key, tuple):
@@ -145,7 +155,11 @@ class ObjectivePoint:
         self._later: list[Callable[[], None]] = []  # deferred slopes of sums, as expensive as their values
 
     def add(self, demand: Demand, number: int) -> None:
-        """Add a demand's contribution to J and its slopes."""
+        """Add a demand's contribution to J and its slopes.
+
+        The empty shape is the total, whose optimum needs no search. A sum on too many cells counts by its products,
+        each as a demand of its own, which is a lower bound.
+        """
         terms, shape = dict(demand), self.weighed.demands.shape(demand)
         if not shape:
             self._add_total(terms, number)
@@ -159,7 +173,11 @@ class ObjectivePoint:
                     self._add_product({term: weight}, number)
 
     def gradient(self) -> list[Floats]:
-        """Return ∂J/∂u by kind."""
+        """Return ∂J/∂u by kind.
+
+        With Y = ∂J/∂(centred Gram matrix) of a token (`form`) and y = Y1 (`sums`), a centred axis adds −2 G (y −
+        u·1ᵀy), and its square adds 2 G u times ∂J/∂s. Deferred slopes of sums fill `form` and `_direct` first.
+        """
         while self._later:
             self._later.pop()()
         total = [direct.copy() for direct in self._direct]
@@ -211,7 +229,11 @@ class ObjectivePoint:
         return number * power * value ** (power - 1) if value > 0 else 0.0
 
     def _add_total(self, terms: Mapping[Term, float], number: int) -> None:
-        """Add the error of the total to J, and its derivatives: the squared means of all queries."""
+        """Add the error of the total to J, and its derivatives: the squared means of all queries.
+
+        The value is Σ weight · (squared mean): of a joint term the squares of its averaged queries, of a product Π of
+        uᵀGu.
+        """
         pieces = {term: self._reduced(term) for term in terms if isinstance(term, Joint)}
         value = sum(
             weight * (float((pieces[term] ** 2).sum()) if isinstance(term, Joint) else self._outside(term))
@@ -226,7 +248,11 @@ class ObjectivePoint:
                 self._by_outside(term, rate * weight)
 
     def _add_product(self, terms: Mapping[Term, float], number: int) -> None:
-        """Add the error of demands that are one product to J: the errors on the centred axes, times squared means."""
+        """Add the error of demands that are one product to J: the errors on the centred axes, times squared means.
+
+        L of the demand is Π L_i over the centred axes times Σ weight · Π s over the averaged axes of each term. So
+        ∂L/∂L_i is L/L_i, and a term's means count with weight · Π L_i.
+        """
         products = {term: weight for term, weight in terms.items() if isinstance(term, Products)}
         centred = next(iter(products)).centred
         if not all(self.averaged(token).gram.any() for token in centred):  # no piece is left
@@ -244,6 +270,8 @@ class ObjectivePoint:
         """Add the error of a demand that is a sum of products or joint to J, solved on all its cells together.
 
         Its derivatives are as expensive as its value, so they are computed later, if they are needed.
+
+        Rows of the terms, times √weight, are stacked and scaled to trace 1; L is the optimum times the trace.
         """
         rows = {term: self._term_rows(term) for term, _ in demand}
         stacked = np.concatenate([math.sqrt(weight) * rows[term] for term, weight in demand])
@@ -259,7 +287,11 @@ class ObjectivePoint:
     def _move_sum(
         self, demand: Demand, rows: Mapping[Term, Floats], blocks: SymmetryBlocks, optimum: Optimum, rate: float
     ) -> None:
-        """Add the derivatives of J with respect to the weights in a sum of terms."""
+        """Add the derivatives of J with respect to the weights in a sum of terms.
+
+        `form` is rate · ∂L/∂G for the Gram matrix G of all rows. A term adds weight · RᵀR to G, so its rows R have the
+        derivative 2 weight · R form.
+        """
         form = rate * slope(blocks, optimum)
         for term, weight in demand:
             if not len(rows[term]):
@@ -284,6 +316,7 @@ class ObjectivePoint:
         return math.prod(self.averaged(token).square for token in term.outside)
 
     def _by_outside(self, term: Products, rate: float) -> None:
+        """Add the derivative of rate · Π s by every square s of the averaged axes: the product of the other squares."""
         squares = [self.averaged(token).square for token in term.outside]
         for axis, token in enumerate(term.outside):
             self.by_square[token] += rate * math.prod(squares[:axis] + squares[axis + 1 :])

@@ -143,6 +143,9 @@ class Accuracy(ABC):
 
         Pieces that are zero are left out.
 
+        A piece on τ is the query averaged along the axes outside τ and centred along those inside, with the attributes'
+        profiles; entries below NOTHING of the largest one count as zero.
+
         Raises
         ------
         PlanError
@@ -188,7 +191,11 @@ class Accuracy(ABC):
         return self._array_variances(part, attributes)
 
     def covariance(self, attributes: AttributeSet, queries: Floats) -> Floats:
-        """Return the covariance matrix of queries on one set, shape (m, sizes…), answered by all blocks together."""
+        """Return the covariance matrix of queries on one set, shape (m, sizes…), answered by all blocks together.
+
+        Variances of sums and differences give covariances, see `polarized`. The queries are those of the attributes'
+        cells before any are merged, so the part is built on the domain of all cells.
+        """
         domain = self.domain if self.blocks.merged is None else self.blocks.merged.whole
 
         def variances(some: Floats) -> Floats:
@@ -198,7 +205,10 @@ class Accuracy(ABC):
         return polarized(variances, queries)
 
     def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
-        """Return the sum of weight · variance over a part's queries on one set, without the weight of the set."""
+        """Return the sum of weight · variance over a part's queries on one set, without the weight of the set.
+
+        A product family needs no single variance: the sum follows from Gram matrices.
+        """
         check_planning_time()
         part = self.blocks.part(part)
         if part.factorizes:
@@ -244,7 +254,10 @@ class Accuracy(ABC):
         return all(factor.spans_all for factor in self._factors(block, residual_set))
 
     def _aligned(self, attributes: Sequence[str], query: ArrayLike) -> tuple[AttributeSet, Floats]:
-        """Return the attributes in domain order and the query as a batch of one with its axes in that order."""
+        """Return the attributes in domain order and the query as a batch of one with its axes in that order.
+
+        Where cells are merged, the query is on the cells before merging (`whole`), which are checked here.
+        """
         values = as_query(query)
         domain = self.domain if self.blocks.merged is None else self.blocks.merged.whole
         if values.shape != domain.shape(attributes):
@@ -308,7 +321,11 @@ class CoupledResiduals(Accuracy):
 
     @cached_property
     def shared_factors(self) -> dict[str, Factor]:
-        """Factors that mix residuals and are common to all blocks with the attribute."""
+        """Factors that mix residuals and are common to all blocks with the attribute.
+
+        A factor mixes residuals if it does not commute with averaging. It counts only if all blocks with the attribute
+        have the same one, which its digest shows; joint blocks have no factor of a single attribute.
+        """
         if any(block.joint for block in self.blocks):
             return {}
 
@@ -352,6 +369,10 @@ class CoupledResiduals(Accuracy):
         """Return the block with the attributes whose planned error is less than that of the average; None if none is.
 
         Only the plan decides, so the noise that was drawn does not change the answer.
+
+        `varying` are the attributes along which the queries vary: a block that has these can answer alone, since the
+        queries sum over the others. Errors are compared at the planned variances, and a block must be better by the
+        fraction GAIN.
         """
         containing = [index for index in self._separate if varying <= set(self.blocks[index].attributes)]
         if not containing:
@@ -363,7 +384,10 @@ class CoupledResiduals(Accuracy):
 
     @cached_property
     def _separate(self) -> range:
-        """Blocks that can answer alone; none if the average is the least squares estimate over all blocks."""
+        """Blocks that can answer alone; none if the average is the least squares estimate over all blocks.
+
+        Averages are least squares if every attribute whose factors mix residuals has the same factor in all blocks.
+        """
         if len(self.blocks) == 1 or any(block.joint for block in self.blocks):
             return range(0)
         mixing = [name for name, factors in self._factors_by_name().items() if not all(f.commutes for f in factors)]
@@ -412,7 +436,10 @@ class CoupledResiduals(Accuracy):
         return bool(plain) and not implicit and not self.domain.public_totals
 
     def _stacked_error(self, workload: Workload) -> float:
-        """Return the sum of weight · variance, the sets of products with equal attributes together."""
+        """Return the sum of weight · variance, the sets of products with equal attributes together.
+
+        Sets that are no products are added one by one.
+        """
         total, products = 0.0, defaultdict[AttributeSet, list[tuple[float, WorkloadPart]]](list)
         for part in workload.parts:
             for attributes, weight in zip(part.sets, part.weights, strict=True):
@@ -428,6 +455,10 @@ class CoupledResiduals(Accuracy):
 
         A set is answered from the average of all blocks, or from the best block alone if that is planned to be better
         by the fraction GAIN.
+
+        `average` and `alone` have the errors per unit of noise variance, shape (sets, blocks): of the average of all
+        blocks, and of each block alone. A block without an attribute along which a set varies cannot answer it
+        (infinite error).
         """
         sizes, products = self.domain.shape(attributes), []
         for _, part in given:
@@ -474,7 +505,12 @@ class CoupledResiduals(Accuracy):
         )
 
     def _spread_ratio(self, block: Block, residual_set: AttributeSet) -> float:
-        """Return the mean variance of a residual's coordinates as estimated by a block, at unit noise variance."""
+        """Return the mean variance of a residual's coordinates as estimated by a block, at unit noise variance.
+
+        A product block has Π over its attributes: along an axis of the residual the trace of the centred covariance
+        over n − 1 coordinates, along another axis the variance 1ᵀS1 of the total. A joint block has the trace over Π (n
+        − 1).
+        """
         value = 1.0
         if block.joint:
             axes = tuple(axis for axis, name in enumerate(block.attributes) if name in residual_set)
@@ -496,6 +532,10 @@ class CoupledResiduals(Accuracy):
 
         A joint strategy of several spaces may have full rank on them only because of a ridge: directions that no query
         needs are measured with a very large variance. They count as not measured.
+
+        The order: a product or a "full" factor spans by its rank; a joint factor without full rank must have each
+        cell's piece in its row space; with full rank and several spaces, the largest variance decides whether only the
+        ridge measures it.
         """
         if not block.joint or block.factors[0].kind == "full":
             return all(factor.spans_all for factor in self._on(block, residual_set))
@@ -517,6 +557,10 @@ class CoupledResiduals(Accuracy):
 
         A joint strategy of several spaces estimates the pieces on them together: their sum must lie in its row space.
         For residuals that are not fully measured, the sum must not use directions whose rank comes only from the ridge.
+
+        `together` has, by block, the sum of the pieces that a joint factor of several spaces estimates, as an array
+        over the block's attributes; `partial` the part of it on residuals that are not fully measured (`spans_all` is
+        False).
         """
         together, partial = dict[int, Floats](), dict[int, Floats]()
         for residual_set, part in pieces:
@@ -556,6 +600,10 @@ class CoupledResiduals(Accuracy):
 
         The piece of cell e has the entries δ_ed − u_e along every axis. It lies in the row space if its projection on
         an orthonormal basis has its length.
+
+        Summed over the outside axes and centred by u, the basis gives the projections of all pieces at once (`rows`).
+        The squared length of a piece along an axis is (1 − u_e)² + Σ_{d ≠ e} u_e² = 1 − 2u_e + n u_e², and 1 per cell
+        of an outside axis, along which it is constant (`lengths`).
         """
         shape, profiles = self.domain.shape(block.attributes), self.axis_profiles(residual_set)
         outside = tuple(axis for axis, name in enumerate(block.attributes) if name not in residual_set)
@@ -587,7 +635,11 @@ class CoupledResiduals(Accuracy):
         return by_name
 
     def _variances(self, attributes: AttributeSet, queries: Floats) -> Floats:
-        """Return the variances of queries (m, sizes…) on `attributes` in domain order."""
+        """Return the variances of queries (m, sizes…) on `attributes` in domain order.
+
+        Of a block, the query on the common attributes is Σ_τ w_τ P_τ q (`mix_pieces`), and its variance a quadratic
+        form.
+        """
         total = np.zeros(len(queries))
         for index, block, weights in self._contributions(attributes):
             mine = tuple(name for name in attributes if name in block.attributes)
@@ -631,7 +683,10 @@ class CoupledResiduals(Accuracy):
         return total
 
     def _joint_error(self, block: Block, families: Mapping[str, Family]) -> float:
-        """Return the sum of the variances of all products under a joint block, by the families' Gram matrices."""
+        """Return the sum of the variances of all products under a joint block, by the families' Gram matrices.
+
+        Σ over products of qᵀSq is tr(G S), G the Kronecker product of Gram matrices; an averaged attribute adds uᵀGu.
+        """
         measured = tuple(name for name in families if name in block.attributes)
         grams = {name: family.gram(self.domain[name].size) for name, family in families.items()}
         outside = [
@@ -652,7 +707,11 @@ class CoupledResiduals(Accuracy):
         ]
 
     def _contributions(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Floats]]:
-        """Yield the blocks that estimate residuals inside a set, with w_bτ over the attributes that both have."""
+        """Yield the blocks that estimate residuals inside a set, with w_bτ over the attributes that both have.
+
+        The weights have shape (2,)*(common attributes): index 1 along an attribute of the residual, 0 along one
+        outside.
+        """
         for index, block in enumerate(self.blocks):
             check_planning_time()
             common = tuple(name for name in attributes if name in block.attributes)
@@ -675,7 +734,10 @@ class CoupledResiduals(Accuracy):
 
 
 def _varies(family: Family, size: int) -> bool:
-    """Return whether a query of a family varies along its axis: the Gram matrix is no multiple of 11ᵀ."""
+    """Return whether a query of a family varies along its axis: the Gram matrix is no multiple of 11ᵀ.
+
+    By the Cauchy–Schwarz inequality n tr G ≥ 1ᵀG1, with equality if and only if each query is constant.
+    """
     if is_wide(size):
         return size * family.trace(size) > (1 + NOTHING) * float(family.times_gram(np.ones(size)).sum())
     return bool(np.ptp(family.gram(size)) > 0)
@@ -687,7 +749,10 @@ def _varying_axes(attributes: AttributeSet, queries: Floats) -> set[str]:
 
 
 def _limit(block: Block) -> float:
-    """Return the variance of a unit vector above which a marginal counts as not measured."""
+    """Return the variance of a unit vector above which a marginal counts as not measured.
+
+    A unit vector in the best direction has the variance 1/σ₁², with the largest singular value σ₁ of K.
+    """
     singular_values = np.linalg.svd(block.factors[0].explicit().astype(np.float64), compute_uv=False)
     return MEASURED_LIMIT / float(singular_values[0]) ** 2
 
@@ -699,7 +764,11 @@ def _summed(block: Block, names: Sequence[str]) -> float:
 
 
 def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Floats:
-    """Return qᵀ (⊗ S) q of queries (m, sizes…) on some of the block's attributes; the other axes are summed."""
+    """Return qᵀ (⊗ S) q of queries (m, sizes…) on some of the block's attributes; the other axes are summed.
+
+    S is applied along each axis of the query; the identity leaves it as it is, and an axis that the query lacks
+    multiplies by the variance 1ᵀS1 of its total.
+    """
     if block.joint:
         return np.asarray(
             np.square(queries.reshape(len(queries), -1) @ _marginal_inverse(block, attributes)).sum(axis=1)

@@ -78,6 +78,8 @@ class AttributeSets(Sequence[AttributeSet]):
         """Return the sets at the positions `wanted`.
 
         The attributes of all sets are in one array, `members`, in which set i ends at `ends[i]`.
+
+        `within` is the position of an attribute in its set, so start + within is its position in `members`.
         """
         degrees = self.degrees[wanted]
         ends = np.cumsum(degrees, dtype=np.int32)
@@ -85,7 +87,10 @@ class AttributeSets(Sequence[AttributeSet]):
         return AttributeSets(self.names, self.members[np.repeat(self.starts[wanted], degrees) + within], ends)
 
     def find(self, attributes: Iterable[str]) -> list[int]:
-        """Return the positions of a set, ascending; empty if it is absent or a name is unknown."""
+        """Return the positions of a set, ascending; empty if it is absent or a name is unknown.
+
+        `_keys` has the positions of the sets sorted by key, and the keys in this order; sets of one key are adjacent.
+        """
         place, wanted = self._place, tuple(attributes)
         if any(name not in place for name in wanted):
             return []
@@ -113,6 +118,9 @@ class AttributeSets(Sequence[AttributeSet]):
 
     def locate(self, members: Integers32) -> NDArray[np.int64]:
         """Return the position of each set of one degree in this sequence of distinct sets, or −1 if it is absent.
+
+        Each wanted set is compared with the first set that has its key: with its degree, and then attribute by
+        attribute.
 
         Parameters
         ----------
@@ -181,6 +189,11 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
     """Return the sets to count for blocks over `sets`: those that no other set contains.
 
     Each block is measured from the counted set with the fewest cells that contains its attributes.
+
+    `rank` orders the sets as sources, best first. `subsets` are the rows of attribute positions, of one degree, of all
+    subsets of larger sets, each with its best source in `sources`. `rows` adds the sets of this degree, each with
+    itself as its source. `_group_rows` groups equal rows and prefers a row of `subsets` (0) to the set itself (1), so
+    only a set that no other contains is its own source. The groups of the sets themselves are the last ones.
     """
     # the permutation that sorts the sets by their first attribute, then by the second, and so on
     largest = int(sets.degrees.max(initial=0))
@@ -201,6 +214,7 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
         group, first = _group_rows(
             rows, np.concatenate([np.zeros(len(sources), np.int64), np.ones(len(of_degree), np.int64)])
         )
+        # rows of the sets come after those of the subsets
         source[of_degree] = best[first][group[len(sources) :]]
         subsets, sources = _smaller_subsets(rows[first], best[first], rank)
 
@@ -211,7 +225,11 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
 
 
 def _ranks(domain: Domain, sets: AttributeSets, order: Integers) -> Integers:
-    """Return the rank of each set as a source: fewer cells first, ties in reverse domain order."""
+    """Return the rank of each set as a source: fewer cells first, ties in reverse domain order.
+
+    `order` is the order of the sets by attributes. Logarithms of the numbers of cells are rounded, so that equal
+    numbers are equal.
+    """
     logs = np.log2(np.array(domain.shape(domain.axis_names), np.float64))
     cells = np.round(sets.sums(logs), DIGITS)
     ranks = np.empty(len(order), np.int64)
@@ -220,7 +238,10 @@ def _ranks(domain: Domain, sets: AttributeSets, order: Integers) -> Integers:
 
 
 def _smaller_subsets(rows: Integers32, sources: Integers, rank: Integers) -> tuple[Integers32, Integers]:
-    """Return the distinct subsets with one attribute less, each with its source of the lowest rank."""
+    """Return the distinct subsets with one attribute less, each with its source of the lowest rank.
+
+    `rows` are distinct sets of one degree, shape (sets, degree), with their sources. Every column is left out in turn.
+    """
     degree = rows.shape[1]
     if not degree:
         return rows, sources

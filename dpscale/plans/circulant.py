@@ -83,7 +83,12 @@ class CirculantFactor(ImplicitFactor):
         return self.l1_sensitivity
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return K applied along the leading axis of integers, exact; see `exact_convolution`."""
+        """Return K applied along the leading axis of integers, exact; see `exact_convolution`.
+
+        Each axis but the first is padded to twice its length, so that flat indices add without carry from one axis to
+        the next. The convolution has the sums at places up to twice the size of every axis; the second half of an axis
+        is added to the first, which makes it cyclic.
+        """
         columns = values.reshape(self.cells, -1).T.reshape(-1, *self.shape)
         padding = [(0, 0), *((0, size) for size in self.shape[1:])]
         known = np.pad(self.kernel, padding).reshape(-1)
@@ -116,7 +121,12 @@ class CirculantFactor(ImplicitFactor):
         return np.asarray(self.inverse_eigenvalues**2 / self.cells)
 
     def _filtered(self, values: Floats, power: int) -> Floats:
-        """Return K⁺ or (KᵀK)⁺ applied along the last axis, which has the cells, for the power 1 or 2."""
+        """Return K⁺ or (KᵀK)⁺ applied along the last axis, which has the cells, for the power 1 or 2.
+
+        K is a convolution with an even kernel, so it is symmetric and multiplies the Fourier coefficient at each
+        frequency by the real λ. K⁺ therefore divides by λ, and (KᵀK)⁺ = (K²)⁺ by λ²; frequencies with λ = 0 become 0.
+        `rfftn` has only half of the frequencies of the last axis, which determine the others for real values.
+        """
         axes = tuple(range(1, len(self.shape) + 1))
         cells = values.reshape(-1, *self.shape)
         spectrum = np.fft.rfftn(cells, axes=axes)
@@ -139,11 +149,16 @@ class CirculantFactor(ImplicitFactor):
         return np.concatenate([self._quadratics(some) for some in chunks])
 
     def _quadratics(self, queries: Floats) -> Floats:
+        """Σ_f |q̂_f|²/(N λ_f²) of each query, see the module."""
         spectra = np.fft.fftn(queries, axes=range(1, queries.ndim))
         return np.asarray((np.abs(spectra) ** 2 * self.inverse_power).reshape(len(queries), -1).sum(axis=1))
 
     def product_quadratics(self, families: Sequence[Family]) -> Floats:
-        """Return qᵀ (KᵀK)⁺ q of every product query q, one axis for the queries of each one-way family."""
+        """Return qᵀ (KᵀK)⁺ q of every product query q, one axis for the queries of each one-way family.
+
+        qᵀ (KᵀK)⁺ q is Σ_f Π_i |q̂_i|² / (N λ_f²), so the power of each axis contracts one axis of `inverse_power`. It
+        is computed for distinct powers, and `places` maps every query to its power.
+        """
         form, places = self.inverse_power, []
         for axis, (family, size) in enumerate(zip(families, self.shape, strict=True)):
             power, place = query_power(family, size)
@@ -181,6 +196,8 @@ def query_power(family: Family, size: int) -> tuple[Floats, Integers]:
     """Return |q̂|² by frequency of the distinct queries of a one-way family, and the number of each query among them.
 
     Frequency 0 is not that of the queries: arcs can be represented by their complements.
+
+    Intervals of equal length have the same |q̂|², since a shift changes the phase alone; a single cell has 1.
 
     Parameters
     ----------

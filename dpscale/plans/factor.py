@@ -106,7 +106,11 @@ class Factor:
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:
-        """Largest squared L2 norm of a column of K, exact."""
+        """Largest squared L2 norm of a column of K, exact.
+
+        A column of the centring n I − 11ᵀ has (n − 1)² + (n − 1) = n (n − 1). The sum of squares of small entries fits
+        64 bits in two halves; larger entries are squared by limbs.
+        """
         if self.matrix is None:
             return 1 if self.kind == "identity" else self.cells * (self.cells - 1)
         if self.largest < 1 << 31:
@@ -115,7 +119,10 @@ class Factor:
 
     @cached_property
     def l1_sensitivity(self) -> int:
-        """Largest L1 norm of a column of K, exact: the L1 effect of one record on the measurement."""
+        """Largest L1 norm of a column of K, exact: the L1 effect of one record on the measurement.
+
+        A column of the centring n I − 11ᵀ has the entry n − 1 once and −1 for n − 1 other cells: 2 (n − 1).
+        """
         if self.matrix is None:
             return 1 if self.kind == "identity" else 2 * (self.cells - 1)
         return _largest_column_sum(np.abs(self.matrix))
@@ -133,7 +140,10 @@ class Factor:
 
     @cached_property
     def largest_row_sum(self) -> int:
-        """Largest sum of absolute entries in a row of K: the factor by which it can enlarge a number."""
+        """Largest sum of absolute entries in a row of K: the factor by which it can enlarge a number.
+
+        A row of the centring n I − 11ᵀ has the entry n − 1 once and −1 for n − 1 other cells, so its sum is 2 (n − 1).
+        """
         if self.matrix is not None:
             return int(np.abs(self.matrix).sum(axis=1).max())
         return 1 if self.kind == "identity" else 2 * (self.cells - 1)
@@ -167,7 +177,11 @@ class Factor:
 
     @staticmethod
     def _centred_inverse(matrix: Integers) -> Floats:
-        """Return the inverse for a long axis: estimates sum to zero, which adds one row and makes the matrix square."""
+        """Return the inverse for a long axis: estimates sum to zero, which adds one row and makes the matrix square.
+
+        The added row is a multiple of 1ᵀ of about the size of the other entries, measured as 0; its column of the
+        inverse is dropped.
+        """
         square = np.vstack([matrix.astype(np.float64), np.full(matrix.shape[1], float(np.abs(matrix).max()))])
         return np.asarray(np.linalg.inv(square)[:, :-1])
 
@@ -175,6 +189,9 @@ class Factor:
         """Return the matrix of shape (cells, rows) that maps measured values to the estimate, without axis weights.
 
         Without a matrix, K is the identity ("identity") or n I − 11ᵀ ("center"), and the estimate is centred.
+
+        With QR of K ("full", independent columns) K⁺ = R⁻¹Qᵀ; of Kᵀ ("matrix", independent rows) K⁺ = Q R⁻ᵀ. The
+        centring n I − 11ᵀ is n times the projector I − 11ᵀ/n, so its pseudo-inverse is the projector over n.
         """
         n = self.cells
         if self.matrix is None:
@@ -225,14 +242,22 @@ class Factor:
         return self._flat * np.moveaxis(values - values.mean(axis=1, keepdims=True), 1, -1)
 
     def quadratics(self, family: Family) -> Floats:
-        """Return qᵀ (KᵀK)⁺ q of every query q of a one-way family."""
+        """Return qᵀ (KᵀK)⁺ q of every query q of a one-way family.
+
+        For the covariance f (I − 11ᵀ/n) and an indicator q of c cells, qᵀq = c and (1ᵀq)² = c², hence f (c − c²/n).
+        Families on long axes without a matrix are intervals or single cells, whose sums are `counts`.
+        """
         if self._flat is None:
             return family.quadratic(self.covariance)
         counts = family.means(self.cells) * self.cells
         return np.asarray(self._flat * (counts - counts**2 / self.cells))
 
     def trace(self, family: Family) -> float:
-        """Return the sum of qᵀ (KᵀK)⁺ q over the queries of a one-way family."""
+        """Return the sum of qᵀ (KᵀK)⁺ q over the queries of a one-way family.
+
+        The sum of qᵀSq over the queries is tr(GS) with their Gram matrix G; for S = f (I − 11ᵀ/n) it is f (tr G −
+        1ᵀG1/n).
+        """
         if self._flat is None:
             return float((family.gram(self.cells) * self.covariance).sum())
         sums = family.times_gram(np.ones(self.cells)).sum()
@@ -263,7 +288,10 @@ class Factor:
         return self._flat is not None
 
     def sums_covariance(self, ends: Integers) -> Floats:
-        """Return the covariance of sums between neighbouring ends, for a long axis."""
+        """Return the covariance of sums between neighbouring ends, for a long axis.
+
+        Sums over disjoint runs of w_i cells have the covariance f (w_i [i = j] − w_i w_j/n), from f (I − 11ᵀ/n).
+        """
         widths = np.diff(ends)
         return (self._flat or 0.0) * (np.diag(widths) - np.outer(widths, widths) / self.cells)
 
@@ -383,7 +411,10 @@ def _largest_squared(matrix: NDArray[np.int64]) -> int:
 
 
 def _largest_column_sum(values: Integers) -> int:
-    """Return the largest column sum of integers ≥ 0; 32-bit halves are added separately since int64 could overflow."""
+    """Return the largest column sum of integers ≥ 0; 32-bit halves are added separately since int64 could overflow.
+
+    A sum of n halves below 2³² fits 64 bits for n < 2³¹ rows; Python integers join the halves without overflow.
+    """
     high, low = (values >> 32).sum(axis=0), (values & 0xFFFFFFFF).sum(axis=0)
     return max(int(h) * 2**32 + int(rest) for h, rest in zip(high, low, strict=True))
 
@@ -409,6 +440,9 @@ FEWEST, MOST = 3, 512
 def cumulative_factor(size: int, both_ends: bool = False) -> Factor:
     """Return an integer strategy for cumulative queries, with linearly independent columns of nearly equal norm.
 
+    R is the lower triangular root of the prefix matrix, whose entry k below the diagonal is C(2k, k)/4^k; rounded to
+    BITS bits. The last rows are diagonal: they raise the squared norm of each column to nearly that of the largest.
+
     Parameters
     ----------
     size : int
@@ -417,6 +451,7 @@ def cumulative_factor(size: int, both_ends: bool = False) -> Factor:
         Whether to add the rows in reverse order, for range queries.
     """
     # 2^BITS · R rounded to integers, shape (size, size)
+    # 2^BITS · C(2k, k)/4^k with one more bit, which + 1 and >> 1 round to the nearest integer
     down = np.array([((math.comb(2 * k, k) << BITS + 1 >> 2 * k) + 1) >> 1 for k in range(size)], dtype=np.int64)
     behind = np.subtract.outer(np.arange(size), np.arange(size))
     root = np.where(behind >= 0, down[np.abs(behind)], 0)

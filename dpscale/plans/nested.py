@@ -40,7 +40,11 @@ class NestedFactor(ImplicitFactor):
     inner: tuple[Factor, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the top factor is on the blocks and the inner ones on the cells of a block."""
+        """Raise ValueError unless the top factor is on the blocks and the inner ones on the cells of a block.
+
+        A run is successive blocks of equal size. The top factor has a cell for each block, an inner one those of a
+        block.
+        """
         runs = runs_of(self.cells)
         if (
             self.kind != "nested"
@@ -92,12 +96,16 @@ class NestedFactor(ImplicitFactor):
 
     @cached_property
     def largest_row_sum(self) -> int:
+        """Largest sum of absolute entries in a row; K₁S repeats the entry of a block at each of the block's cells."""
         lengths = self.cut.lengths.astype(object)
         top = max(int(np.abs(row.astype(object)) @ lengths) for row in self.parts[0].explicit())
         return max(top, *(factor.largest_row_sum for factor in self.inner))
 
     def apply(self, values: NDArray[Any], parts: tuple[NDArray[Any], ...] | None = None) -> NDArray[Any]:
-        """Return K applied along the leading axis; `parts` replaces the matrices K₁ and K₂."""
+        """Return K applied along the leading axis; `parts` replaces the matrices K₁ and K₂.
+
+        Rows come in this order: those of K₁ on the block sums, and then, run by run, the rows of K₂ of each block.
+        """
         top, *inner = parts or tuple(factor.explicit() for factor in self.parts)
         products, start = [np.tensordot(top, block_sums(values, self.cells), axes=(1, 0))], 0
         for run, matrix in zip(self.runs, inner, strict=True):
@@ -125,7 +133,11 @@ class NestedFactor(ImplicitFactor):
         return np.moveaxis(cells, 0, -1)
 
     def apply_covariance(self, values: Floats) -> Floats:
-        """Return the covariance applied along the second axis; the axis is moved to the end."""
+        """Return the covariance applied along the second axis; the axis is moved to the end.
+
+        Z C₁ Zᵀ applied to values: sums over the blocks weighted by u² (Zᵀ), C₁, and spreading by u² (Z). To it comes C₂
+        within each block.
+        """
         first = np.moveaxis(values, 1, 0)
         flat = first.reshape(self.cells, -1)
         sums_of_blocks = block_sums(flat * self._within[:, None], self.cells)
@@ -140,7 +152,11 @@ class NestedFactor(ImplicitFactor):
         return np.moveaxis(cells.reshape(first.shape), 0, -1)
 
     def project(self, pieces: Floats) -> Floats:
-        """Return the parts of queries, shape (…, cells), in the row space of the strategy."""
+        """Return the parts of queries, shape (…, cells), in the row space of the strategy.
+
+        The part between blocks has Zᵀq on the blocks, projected by K₁⁺K₁ and repeated on the cells; the part within
+        blocks is projected by K₂⁺K₂ of each block.
+        """
         if self.spans_all:
             return pieces
 
@@ -200,7 +216,10 @@ class NestedFactor(ImplicitFactor):
         return np.asarray(spread * self._within.reshape(-1, *[1] * (blocks.ndim - 1)))
 
     def _largest_of(self, power: int) -> Iterator[tuple[int, Factor]]:
-        """Yield for each run the largest norm of a block's column of K₁, L1 or squared L2, and the inner factor."""
+        """Yield for each run the largest norm of a block's column of K₁, L1 or squared L2, and the inner factor.
+
+        All columns of a run's blocks occur with each inner column, so the largest norms of both add.
+        """
         matrix, start = self.parts[0].explicit(), 0
         for run, factor in self._each:
             columns = Factor("matrix", (run.count,), np.ascontiguousarray(matrix[:, start : start + run.count]))
@@ -227,6 +246,9 @@ class NestedFactor(ImplicitFactor):
 
         It is interpolated between the blocks' ends; for two ends in one block, the covariance within the block is
         added.
+
+        P(i) = (1 − f) T(b) + f T(b + 1) between blocks, with the sums T of the first b blocks and the part f of u²
+        before i; `blocks` is the covariance of the T, `a`, `b` are the blocks and `f`, `g` the parts of left and right.
         """
         block, within, part = self._places
         blocks, inner = self._tables

@@ -60,7 +60,10 @@ def checked_parameter(name: str, value: float) -> float:
 
 
 def crossing(above: Callable[[float], bool]) -> tuple[float, float]:
-    """Return the neighbouring floats (last below, first above) at which a monotone condition on x > 0 becomes true."""
+    """Return the neighbouring floats (last below, first above) at which a monotone condition on x > 0 becomes true.
+
+    Doubling and halving enclose the change of the condition, and bisection ends when no float lies between.
+    """
     low, high = 0.5, 1.0
     while not above(high):
         low, high = high, high * 2
@@ -225,7 +228,10 @@ def mu_of_pure(epsilon: float) -> float:
 
 
 def pure_of_mu(mu: float) -> float:
-    """Return the largest epsilon for which `mu_of_pure(epsilon) <= mu`: log(Phi(mu/2) / Phi(-mu/2))."""
+    """Return the largest epsilon for which `mu_of_pure(epsilon) <= mu`: log(Phi(mu/2) / Phi(-mu/2)).
+
+    Φ(x)/Φ(−x) = (1 + e)/(1 − e) with e = erf(x/√2), whose logarithm is 2 atanh(e); it is exact for small mu.
+    """
     from scipy.special import log_ndtr
 
     half = checked_parameter("mu", mu) / 2

@@ -143,10 +143,13 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
     if squared_l2 * rows_per_unit < 1 or cost <= 0:
         raise ValueError(f"{what}: a sensitivity or a cost of 0")
 
+    # squared sensitivity over β, the squared μ of the cost, is the variance that costs β: above/below
     above, below = squared_l2 * rows_per_unit**2 * cost.denominator, cost.numerator  # variance of multiplier 1
     multiplier = denominator
+    # double the multiplier until the variance m² · above/below is at least FINE, so that σ ≥ 4096 lattice steps
     while multiplier**2 * above < FINE * below:
         multiplier *= 2
+    # rounded up; the module shows why SMOOTHING = 8 more is charged as nothing
     variance = -(-(multiplier**2) * above // below) + SMOOTHING
     if variance > MAX_WIDE_VARIANCE:
         raise _too_small(what)
@@ -165,6 +168,8 @@ def scaled_gaussian(draw: GaussianDraw, factor: float, squared_l2: int, rows_per
     """Return a draw with `factor` times the variance of another, or slightly more, on a lattice that is fine enough.
 
     It describes a linear combination of values that were drawn.
+
+    Doubling the multiplier halves the lattice step, so the same noise has four times the variance in steps.
     """
     exact, multiplier = Fraction(draw.variance) * Fraction(factor), draw.multiplier
     while exact < FINE:
@@ -197,6 +202,8 @@ def cost_of(draws: Sequence[Draw], times: Sequence[int] | None = None) -> Cost:
     """Return the composed cost of independent draws for the ledger.
 
     Each sum is exact up to rounding every term up to a multiple of 2^-160.
+
+    For pure ε the sum of ε² is at most (Σ ε)², which also bounds the sum after rounding up.
 
     Parameters
     ----------
@@ -257,7 +264,10 @@ BELOW_ONE = 1 - 1e-15
 
 
 def allocate(coefficients: Sequence[float], noise: str = GAUSSIAN) -> tuple[list[float], float]:
-    """Return shares that sum to at most 1 and minimise the total error, and that error at privacy cost 1."""
+    """Return shares that sum to at most 1 and minimise the total error, and that error at privacy cost 1.
+
+    Shares are proportional to c^p with the power p of `rooted`; BELOW_ONE leaves room for rounding of their sum.
+    """
     roots = [value ** (1 / 3) if noise == LAPLACE else math.sqrt(value) for value in coefficients]
     total = math.fsum(roots)
     shares = [root / total * BELOW_ONE for root in roots]

@@ -146,7 +146,12 @@ class StaircaseTable:
 
 
 def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES_ERROR) -> StaircaseTable:
-    """Return the table of `law`. Fewer `bits` or a larger `series_error` only decide more candidates exactly."""
+    """Return the table of `law`. Fewer `bits` or a larger `series_error` only decide more candidates exactly.
+
+    Edges have the unit 2^−BUCKET_BITS of the uniform word; fewer bits are shifted to it. `guide` has for each of the
+    first bits the number of edges at most there. `base`, `step` and `bend` are coefficients of the rejection series in
+    units of 2^−64: rounding down is within `series_error`.
+    """
     exact, shift = bucket_edges(law, bits), BUCKET_BITS - bits
     edges = np.array([edge << shift for edge in exact.lower] + [1 << BUCKET_BITS], dtype=np.uint64)
     cells = np.arange(2**GUIDE_BITS, dtype=np.uint64) << np.uint64(BUCKET_BITS - GUIDE_BITS)
@@ -186,7 +191,11 @@ def _draw(stream: KeyedStream, table: StaircaseTable, size: int, block: int = BL
 
 
 def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDArray[Any], filled: int) -> int:
-    """Read `candidates` candidates, write their values to out[..., filled:] and return the new `filled`."""
+    """Read `candidates` candidates, write their values to out[..., filled:] and return the new `filled`.
+
+    A candidate owns `share` words. The compiled loop stops at a candidate that it cannot decide; that one is decided by
+    exact arithmetic, with further words of its own, and may be rejected (None).
+    """
     share = table.law.share
     position = stream.position
     words = stream.words(share * candidates)
@@ -206,7 +215,10 @@ def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDAr
 def _decide(
     table: StaircaseTable, words: NDArray[np.uint64], done: int, out: NDArray[Any], filled: int
 ) -> tuple[int, int]:
-    """Run the compiled loop from candidate `done` to the end or to the first undecided candidate."""
+    """Run the compiled loop from candidate `done` to the end or to the first undecided candidate.
+
+    A width of 1 (`log_width` 0) rejects nothing, so its loop needs no acceptance parameters.
+    """
     from dpscale.privacy import sampling_loops
 
     shift = np.uint64(BUCKET_BITS - GUIDE_BITS)

@@ -24,7 +24,10 @@ SERIES_TERMS = 14
 
 @compiled("uint64(uint64, uint64)", inline="always")
 def high_product(a: np.uint64, b: np.uint64) -> np.uint64:
-    """Return floor(a b / 2^64)."""
+    """Return floor(a b / 2^64).
+
+    With halves of 32 bits, a b = a₁b₁ 2⁶⁴ + (a₁b₀ + a₀b₁) 2³² + a₀b₀; no partial sum exceeds 64 bits.
+    """
     a0, a1 = a & LOW_HALF, a >> HALF_WORD
     b0, b1 = b & LOW_HALF, b >> HALF_WORD
     middle = a1 * b0 + (a0 * b0 >> HALF_WORD)
@@ -74,6 +77,9 @@ def draw_unit_steps(
     """Draw with width 1, where each word is a draw and none is rejected. Fills out[filled:] from words[done:].
 
     Returns the number of words done, which is below len(words) if the word there is undecided.
+
+    The lowest bit of a word is the sign and the others the uniform number u. A u within `slack` above an edge, or
+    beyond the last edge, is undecided. With all bits set for a negative sign, (x xor −1) + 1 is −x.
     """
     last = uint64(len(edges) - 1)
     while done < len(words):

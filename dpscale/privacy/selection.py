@@ -70,7 +70,11 @@ class Urn:
         self._sums[rows] = self._weights[rows].sum(axis=1)
 
     def _screened(self, uniform: float) -> int | None:
-        """Return the index determined by floats, or None if an edge is within the error margin."""
+        """Return the index determined by floats, or None if an edge is within the error margin.
+
+        `uniform` · total lies in a row of weights and then in a column of it; the index is sure if both edges of its
+        interval are farther than the error margin, relative to the total.
+        """
         if self._scale > MOST_SCALE:
             return None
 
@@ -103,7 +107,11 @@ class Urn:
         self._sums = self._weights.sum(axis=1)
 
     def _exactly(self, prefix: int, bits: int, words: Words) -> int:
-        """Return the index by interval arithmetic only."""
+        """Return the index by interval arithmetic only.
+
+        `gaps` are scale · (largest score − score), so weights are e^(−gap). The prefix is extended by a word until it
+        decides.
+        """
         places, most = np.flatnonzero(self._left), self._most
         gaps = [(most - int(score)) * self._scale for score in self._scores[places]]
         while (index := _located(gaps, prefix, bits)) is None:
@@ -148,6 +156,10 @@ def _located(gaps: Sequence[Fraction], prefix: int, bits: int) -> int | None:
     """Return the index to which every uniform number with this prefix belongs.
 
     None if the prefix does not determine it.
+
+    Weights e^(−gap) lie between the integers of `exp_bounds`, and `low`, `high` are their cumulative sums. The uniform
+    number is in [prefix, prefix + 1) / 2^bits: left of the lower end of an edge it belongs to the index, and between
+    both ends it is not decided. The last index has no upper edge.
     """
     bounds = {gap: exp_bounds(gap, bits) for gap in set(gaps)}
     low = list(accumulate(bounds[gap][0] for gap in gaps))

@@ -101,7 +101,10 @@ class ModelEstimates:
         return (self.part_answers(part, names) for names in sets)
 
     def part_answers(self, part: WorkloadPart, attributes: AttributeSet) -> tuple[Floats, Floats]:
-        """Return estimates of all queries of a part over one set, and standard errors (nan if not available)."""
+        """Return estimates of all queries of a part over one set, and standard errors (nan if not available).
+
+        The total (the empty set) has no simulated error.
+        """
         answers = part.answers(attributes, self.marginal(attributes))
         if self.errors is None or not attributes:
             return answers, np.full(answers.shape, math.nan)

@@ -76,7 +76,10 @@ class TableErrors:
     unit_rows: float
 
     def of_degree(self, amount: float) -> tuple[float, float]:
-        """Return T₁ and T₂ at a squared μ; T₂ is T₁ for one attribute."""
+        """Return T₁ and T₂ at a squared μ; T₂ is T₁ for one attribute.
+
+        `noise` is r = k/(N √(s μ²)) with s μ² = `amount`, y = 0.4 n √d r and T₁ = y/(1 + y); a pair has x/(1 + x/0.12).
+        """
         noise = self.unit_rows / (max(self.rows, 1.0) * max(amount, 1e-300) ** 0.5)
         one = ABSOLUTE * float(np.mean(self.sizes)) * len(self.sizes) ** 0.5 * noise
         one /= 1 + one
@@ -199,6 +202,9 @@ class AllocationProblem:
     ) -> dict[str, float]:
         """Return the expected error of each link and chain of two links, by name.
 
+        For a chain, what remains is ((L₁ D₂)² + (D₁ L₂)²)^½ / 0.4, with the departure D of random links, the first
+        entry of `departures`.
+
         Parameters
         ----------
         own : mapping
@@ -218,7 +224,11 @@ class AllocationProblem:
         return errors
 
     def objective(self, shares: Mapping[str, float]) -> float:
-        """Return the value that an allocation minimises."""
+        """Return the value that an allocation minimises.
+
+        Σ log E, plus PENALTY times the squared excess of log E over that of random links, plus TABLE_WEIGHT · Σ log T₂,
+        plus EVEN times the divergence of the tables' shares from equal ones, −mean log(share · number).
+        """
         errors, least = self.errors(shares), self.random_error()
         total = sum(np.log(error) for error in errors.values())
         total += PENALTY * sum(max(0.0, np.log(error / least[name])) ** 2 for name, error in errors.items())
@@ -233,6 +243,9 @@ class AllocationProblem:
 
 def allocate(problem: AllocationProblem, fixed: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the share of every component; they sum to 1. Links whose share is below LEAST have none.
+
+    Free shares are a softmax of logits, scaled to what the stated shares leave, and are found by the simplex method of
+    Nelder and Mead from three starts. Links below LEAST get 0, and the others are scaled so that the sum remains.
 
     Parameters
     ----------
@@ -343,7 +356,13 @@ class LinkStrength:
         return amount * np.array([FRACTIONS[0] / 2, *FRACTIONS]), np.minimum.accumulate(errors)
 
     def _departure(self, problem: LinkProblem, sides: tuple[Expected, Expected], shares: Shares, scale: float) -> float:
-        """Return the expected objective for noise precisions multiplied by `scale`, over quantiles of both scales."""
+        """Return the expected objective for noise precisions multiplied by `scale`, over quantiles of both scales.
+
+        The noise precisions of the planned division (`shares.precisions`: of the sums of u, of v and of pairs) are
+        multiplied by `scale`, the budget relative to the planned one. Sums of a side that is public (`problem.known`)
+        have the precision KNOWN, practically no noise. `ones` and `pairs` are distributions over the scales s₁ and s₂;
+        the objective is averaged over all pairs of their quantiles.
+        """
         u, v, both = (precision * scale for precision in shares.precisions)
         precisions = u, KNOWN if problem.known else v, both
         nodes = product(_quantiles(self.ones), _quantiles(self.pairs))
@@ -351,6 +370,7 @@ class LinkStrength:
 
 
 def _posterior(blocks: Sequence[ShrinkageBlock], centre: float) -> Floats:
+    """Return the distribution over the scales; before data its logarithm is normal around `centre`."""
     logs = -0.5 * (np.log(SCALES / centre) / SPREAD) ** 2
     logs += scale_evidence(blocks) if blocks else 0.0
     weights = np.exp(logs - logs.max())
@@ -358,12 +378,18 @@ def _posterior(blocks: Sequence[ShrinkageBlock], centre: float) -> Floats:
 
 
 def _quantiles(weights: Floats) -> list[float]:
-    """Return quantiles of a distribution over the scales."""
+    """Return quantiles of a distribution over the scales.
+
+    The distribution function is taken in the middle of each scale's probability and interpolated in the logarithm.
+    """
     return np.exp(np.interp(QUANTILES, np.cumsum(weights) - weights / 2, np.log(SCALES))).tolist()
 
 
 def one_way_blocks(side: Expected, sums: NoisySums, mean: NoisySums) -> list[ShrinkageBlock]:
-    """Return the departures of 1-way sums over links from m times the mean over the rows of the table."""
+    """Return the departures of 1-way sums over links from m times the mean over the rows of the table.
+
+    The variance of the departure is that of the sums plus m² times that of the mean, whose noises are independent.
+    """
     variance = sums.variance + side.links**2 * mean.variance
     return _blocks(sums.values - side.links * mean.values, side.curvature, side.carried, side.blocks, variance)
 

@@ -401,7 +401,12 @@ class Family(ProductFamily):
         return is_wide(size) and (self.has_intervals or self.is_identity or size > MOST_DENSE)
 
     def block_gram(self, cut: Cut) -> Floats:
-        """Return the Gram matrix on the blocks of a cut, shape (B, B)."""
+        """Return the Gram matrix on the blocks of a cut, shape (B, B).
+
+        With the weights u² within the blocks (`cut.spread` of ones), a query q has on block b the entry Σ over its
+        cells of q_i u²_i. So the Gram matrix of the blocks is Σ over cells i of b and j of b' of u²_i G_ij u²_j. If G
+        on the cells would be too large, the queries themselves are computed on the blocks.
+        """
         if self.is_divided(cut.size):
             return np.asarray(sum(rows.T @ rows for rows in self._block_queries(cut)))
         starts, weights = np.cumsum(cut.lengths) - cut.lengths, cut.spread(np.ones(len(cut.lengths)))

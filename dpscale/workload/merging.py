@@ -77,7 +77,11 @@ class MergedCells:
         return {name: np.unique(labels, return_index=True)[1] for name, labels in self.classes.items()}
 
     def counts(self, attributes: AttributeSet, counts: Integers) -> Integers:
-        """Return counts over the cells of some attributes as sums over classes."""
+        """Return counts over the cells of some attributes as sums over classes.
+
+        Along each merged axis, cells are sorted by class and added from the first cell of each class to that of the
+        next.
+        """
         for axis, name in enumerate(attributes):
             if name in self.classes:
                 order = np.argsort(self.classes[name], kind="stable")
@@ -86,7 +90,11 @@ class MergedCells:
         return counts
 
     def query(self, attributes: AttributeSet, query: Floats) -> Floats | None:
-        """Return a query over the cells of some attributes as one over classes; None if it distinguishes cells."""
+        """Return a query over the cells of some attributes as one over classes; None if it distinguishes cells.
+
+        `_first` has one cell of each class: the query is read there, and must equal itself when its classes are
+        expanded.
+        """
         found = query
         for axis, name in enumerate(attributes):
             if name in self.classes:
@@ -166,7 +174,11 @@ def _is_large(workload: Workload) -> bool:
 
 
 def _labels(workload: Workload, name: str) -> Integers | None:
-    """Return the class of each cell of an attribute; None if a part distinguishes all of them."""
+    """Return the class of each cell of an attribute; None if a part distinguishes all of them.
+
+    Cells are of one class if their columns are equal in the queries of every part. Columns are compared as bytes; the
+    classes of successive parts are intersected.
+    """
     size = workload.domain[name].size
     found = np.zeros(size, np.int64)
     for columns in _columns(workload, name, size):

@@ -121,7 +121,11 @@ def sum_queries(number: Number) -> ValueQueries:
 
 
 def centred_rows(number: Number) -> dict[str, Floats]:
-    """Return queries on the cells of a number: the centred sum t, records n and, if measured, the squares t²."""
+    """Return queries on the cells of a number: the centred sum t, records n and, if measured, the squares t².
+
+    t is (value − centre)/half of the range on the cells of a number, and n is 1 on cells with a value. q is 1 on the
+    cells of both ends, because the part of a record there is its t².
+    """
     known = np.arange(number.size) != number.null_cell
     low, high = number.cell_ends
     rows = {"t": np.where(known, (number.cell_values - (low + high) / 2) / number.half_range, 0.0), "n": 1.0 * known}

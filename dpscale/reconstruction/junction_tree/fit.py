@@ -123,7 +123,10 @@ class Observed:
 
 
 def _along(operator: Floats, table: Floats, axis: int) -> Floats:
-    """Apply an operator along one axis."""
+    """Apply an operator along one axis.
+
+    A matrix product needs the axis at the end or, after a reshape, at the start; other axes need a general contraction.
+    """
     if axis == table.ndim - 1:
         return np.asarray(table @ operator.T)
     if axis == 0:
@@ -151,14 +154,21 @@ def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
 
 
 def total_of(observed: Iterable[Observed]) -> float:
-    """Return the number of records, the inverse-variance average of all totals, at least LEAST_TOTAL."""
+    """Return the number of records, the inverse-variance average of all totals, at least LEAST_TOTAL.
+
+    A measurement's total has the precision 1/variance, and 0 if it does not determine the total; 1 record without any.
+    """
     measured = [one.total for one in observed]
     precision = sum(one for _, one in measured)
     return max(sum(value * one for value, one in measured) / precision, LEAST_TOTAL) if precision else 1.0
 
 
 def common_groups(sizes: Iterable[tuple[str, int]], observed: Sequence[Observed]) -> dict[str, Groups]:
-    """Return, for every attribute, the common refinement of the groups of all measurements of several attributes."""
+    """Return, for every attribute, the common refinement of the groups of all measurements of several attributes.
+
+    Groups are runs of cells, given by their first cells (`starts`), so the refinement has the union of the starts. An
+    attribute without such a measurement has one group.
+    """
     found: dict[str, set[int]] = {}
     for one in observed:
         if len(one.attributes) > 1:
@@ -206,6 +216,10 @@ def fit(
     rules: Sequence[DomainConstraint] = (),
 ) -> GraphicalModel:
     """Return the fitted model of the attributes in `sizes`.
+
+    τ starts at `options.first` times the curvature of L and decreases. `stalled` counts consecutive steps that reduce L
+    by less than `close`. The certified gap is the least of all steps, because L only decreases in the potentials
+    returned.
 
     Parameters
     ----------
@@ -280,7 +294,11 @@ class _Problem:
         return self.total * max(one.column / one.variance for one in self.observed)
 
     def potentials(self, start: GraphicalModel | None) -> Parts:
-        """Return the potentials from which the fit starts: of another model, or those of independent attributes."""
+        """Return the potentials from which the fit starts: of another model, or those of independent attributes.
+
+        Potentials are logarithms of factors: 0 is the uniform distribution. A start replaces those with the same
+        attributes and groups.
+        """
         potentials: Parts = {names: np.zeros(self.tree.shape(names)) for names in self.sets}
         potentials |= {(name,): self._initial_cells(name) for name in self.sizes}
         if start is not None:
@@ -344,6 +362,9 @@ class _Problem:
 
         L is convex, so with its slope g the gap is at most gᵀμ − min over all tables of gᵀν. The minimum is at a table
         with all records in one cell, which messages of maxima find.
+
+        `tables` has −slope. Cells of one group share a factor, so the maximum over a group's cells (`reduceat`) is the
+        table of the group. −max of (−g) is the minimum of g over cells, times the total.
         """
         counts, _ = self.marginals(potentials)
         deviations = self.deviations(counts)
@@ -360,7 +381,11 @@ class _Problem:
         return max(at_counts + self.total * float(best), 0.0), loss
 
     def step(self, potentials: Parts, tau: float, inner: int) -> Parts:
-        """Return the potentials after one step of mirror descent, the maximum of the dual."""
+        """Return the potentials after one step of mirror descent, the maximum of the dual.
+
+        The step minimises L(μ') + τ KL(p' ‖ p) over distributions p' with counts μ'. Its dual has one variable for each
+        measured value, s = σν = (K μ' − y)/(τσ), and p' is p times exp(−Kᵀ s/σ).
+        """
         ends = np.cumsum([one.values.size for one in self.observed])
 
         def moved(scaled: Floats) -> Parts:
@@ -376,12 +401,17 @@ class _Problem:
         measured = np.concatenate([(one.values / math.sqrt(one.variance)).reshape(-1) for one in self.observed])
 
         def dual(scaled: Floats) -> tuple[float, Floats]:
-            """Return the negative dual function of the step and its slope."""
+            """Return the negative dual function of the step and its slope.
+
+            It is total · (log Z(θ − Kᵀs/σ) − log Z(θ)) + s·y/σ + τ/2 |s|², with `level` = log Z(θ) and `measured` =
+            y/σ. Since the slope of log Z by θ is μ/total, the slope of the function is τ s − (K μ − y)/σ.
+            """
             counts, log_total = self.marginals(moved(scaled))
             slope = tau * scaled - np.concatenate([one.reshape(-1) for one in self.deviations(counts)])
             return self.total * (log_total - level) + float(scaled @ measured) + tau / 2 * float(scaled @ scaled), slope
 
         counts, level = self.marginals(potentials)
+        # the value that s = (K μ − y)/(τσ) has at the present counts
         start_point = np.concatenate([one.reshape(-1) for one in self.deviations(counts)]) / tau
         found = optimize.minimize(dual, start_point, jac=True, method="L-BFGS-B",
                          options={"maxiter": inner, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9})  # fmt: skip

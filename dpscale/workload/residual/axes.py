@@ -45,6 +45,8 @@ def piece(
     """Return the piece of a query on the axes `keep`: average the other axes, centre these.
 
     `lead` leading axes (a batch of queries) are unchanged; `keep` and `profiles` count from after them.
+
+    A profile u replaces the plain mean of its axis, Σ u_i q_i.
     """
     axes = range(query.ndim - lead)
     for axis in sorted(axes, key=lambda axis: axis in keep):  # average first, so that fewer cells are centred
@@ -114,6 +116,8 @@ def whole_weights(profile: Floats, bits: int) -> Weights:
     """Return the nearest integers to a profile with sum 2^bits; the largest one absorbs the rounding error.
 
     For a symmetric profile the middle absorbs it, so that the weights stay symmetric.
+
+    `left` is what rounding leaves of 2^bits.
     """
     numbers = [int(value) for value in np.rint(np.ldexp(profile, bits))]
     left, middle = (1 << bits) - sum(numbers), (len(numbers) - 1) // 2
@@ -139,6 +143,8 @@ def nearest_centred(rows: Integers, weights: Weights) -> Integers:
 
     `unit` is an integer vector whose product with U is gcd(U), so subtracting a multiple of it makes a row orthogonal.
     `basis` spans the integer vectors orthogonal to U; a rounded combination of them makes that multiple short.
+
+    `missing` = row·U/gcd is the multiple of `unit` to subtract.
     """
     cells, basis, unit = _reduced(weights)
     missing = rows @ (np.array(weights, dtype=np.int64) // math.gcd(*weights))
@@ -154,6 +160,9 @@ def _reduced(weights: Weights) -> tuple[Integers, Integers, Integers]:
     """Return some cells, a short basis of the integer vectors on them orthogonal to U, and a vector p.
 
     The vector satisfies p·U = gcd U.
+
+    LLL reduction of the identity with HEAVY · U in the last column makes U·row small first: all rows but one become
+    orthogonal to U, and that one has U·row = ±gcd.
     """
     numbers = np.array(weights, dtype=np.int64) // math.gcd(*weights)
     cells = _coprime(numbers)
@@ -177,7 +186,11 @@ def _coprime(numbers: Integers) -> Integers:
 
 
 def _lll(basis: Integers) -> Integers:
-    """Return the LLL-reduced basis; it is small, so Gram–Schmidt is recomputed for every row."""
+    """Return the LLL-reduced basis; it is small, so Gram–Schmidt is recomputed for every row.
+
+    `shares` are the coefficients of a row on the Gram–Schmidt vectors before it. A row that is too short relative to
+    the one before it (Lovász's condition) is exchanged with it.
+    """
     basis, row = basis.copy(), 1
     while row < len(basis):
         before = _orthogonal(basis[:row])
@@ -251,6 +264,9 @@ def water_fill(worth: Floats, price: Floats, had: Floats) -> Floats:
 
     They minimise the error Σ v / (a + x) for the arrays v (`worth`), p (`price`) and a (`had`), all of one shape; v, p
     > 0 and a ≥ 0.
+
+    x = max(level · √(v/p) − a, 0): where x > 0 the slopes v/(a + x)² per price p are equal. Terms enter in the order of
+    a/√(v/p); the level is that of the last one that receives something.
     """
     slope = np.sqrt(worth / price)
     order = np.argsort(had / slope)
@@ -266,6 +282,8 @@ def prices(sizes: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[float], 
 
     v includes the marginal's number of cells in addition to the paper's per-cell scale, which does not change the
     optimum.
+
+    p_τ = Π_{i in τ} (n_i − 1)/n_i, and v_τ = p_τ Π_{i outside τ} n_i⁻².
     """
     spaces = subsets(tuple(range(len(sizes))))
     price = [math.prod((sizes[i] - 1) / sizes[i] for i in kept) for kept in spaces]
@@ -297,7 +315,10 @@ def shares(
 
 
 def _fill_few(items: Sequence[tuple[float, float, float]]) -> list[float]:
-    """Return `water_fill` of a few (worth, price, had), for which arrays take most of the time."""
+    """Return `water_fill` of a few (worth, price, had), for which arrays take most of the time.
+
+    `level` is (1 + Σ p a)/Σ p √(v/p) over the terms that receive something, as in `water_fill`.
+    """
     slopes = [math.sqrt(worth / price) for worth, price, _ in items]
     starts = [had / slope for (_, _, had), slope in zip(items, slopes, strict=True)]
     paid, weight, level = 0.0, 0.0, 0.0
@@ -348,6 +369,9 @@ def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset(), runs: G
     """Return groups of neighbouring cells with about `least` counts or more, or of whole runs of cells.
 
     A group with at least three tenths of `least` also ends at an edge or before a cell with `least` counts.
+
+    `held` counts the cells of the present group. With `runs`, the groups are unions of whole runs. A last group below
+    half of `least` joins the one before it, and there are two groups at least.
     """
     if runs is not None:
         inside = frozenset(np.searchsorted(runs.starts, sorted(edges)).tolist())

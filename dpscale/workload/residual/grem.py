@@ -46,7 +46,10 @@ class Residuals:
         return self.precisions.get(names, 0.0)
 
     def updated(self, measured: Iterable[tuple[AttributeSet, Floats, float]]) -> Residuals:
-        """Return the estimates averaged with further measurements (τ, centred values, precision)."""
+        """Return the estimates averaged with further measurements (τ, centred values, precision).
+
+        The average of z with precision a and a value with precision b is z + (value − z) b/(a + b), of precision a + b.
+        """
         values, precisions = dict(self.values), dict(self.precisions)
         for names, value, precision in measured:
             had = precisions.get(names, 0.0)

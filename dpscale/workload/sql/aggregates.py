@@ -268,7 +268,11 @@ class Aggregates:
         return isinstance(node, exp.Literal) and not node.is_string and self._number(node) == 0
 
     def _check_division(self, node: Any) -> None:
-        """Raise JobError for a quotient of integers in a dialect that drops its fraction."""
+        """Raise JobError for a quotient of integers in a dialect that drops its fraction.
+
+        `typed` is the parser's mark of a dialect whose division of integers drops the fraction. A cast to a type with a
+        fraction or a number with a decimal point anywhere in the quotient shows that it is not one of integers.
+        """
         fraction = any(one.to.this.name in FRACTIONS for one in node.find_all(exp.Cast)) or any(
             "." in str(one.this) for one in node.find_all(exp.Literal) if not one.is_string)  # fmt: skip
         if isinstance(node, exp.Div) and node.args.get("typed") and not fraction:

@@ -112,7 +112,10 @@ class GroupedQueries:
         return own.ancestors(name, finest)
 
     def lifted(self, condition: CellCondition) -> CellCondition:
-        """Return a condition on the levels on which its attributes are written."""
+        """Return a condition on the levels on which its attributes are written.
+
+        Several attributes may be levels of one hierarchy, whose finest level represents them (`_once`).
+        """
         factors: dict[AttributeSet, Flags] = {}
         for names, flags in condition.factors.items():
             for axis, name in enumerate(names):
@@ -122,7 +125,10 @@ class GroupedQueries:
         return CellCondition(factors)
 
     def _once(self, names: list[str], flags: Flags) -> tuple[AttributeSet, Flags]:
-        """Return flags with one axis for each name, in domain order; axes of one name are the same cell."""
+        """Return flags with one axis for each name, in domain order; axes of one name are the same cell.
+
+        Two axes with one name refer to the same cell, so only the diagonal of both is left.
+        """
         for name in [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             while names.count(name) > 1:
                 first, last = names.index(name), len(names) - 1 - names[::-1].index(name)
@@ -164,7 +170,11 @@ class GroupedQueries:
 
     @cached_property
     def groups(self) -> dict[int, Integers]:
-        """Group of each row of the set, in row-major order of the attributes, for each key."""
+        """Group of each row of the set, in row-major order of the attributes, for each key.
+
+        A row of the set is one combination of rows of its attributes, `shape` of them; `grids[axis]` has the row on one
+        axis for each combination, and `groups_of_rows`, shape (keys, rows), the groups of the keys on this axis.
+        """
         groups = {}
         grids = np.indices(self.shape).reshape(len(self.shape), math.prod(self.shape))
         by_name: dict[str, list[int]] = {name: [] for name in self.attributes}
@@ -179,14 +189,23 @@ class GroupedQueries:
 
     @cached_property
     def order(self) -> Integers:
-        """Rows of the set in the order of its keys, without those that WHERE excludes."""
+        """Rows of the set in the order of its keys, without those that WHERE excludes.
+
+        `places` are the positions in GROUP BY of the keys of this set, and `groups[place]` has the group of every row
+        under such a key. `lexsort` sorts by its last array first, hence the reversal. Without keys there is one row,
+        for all records.
+        """
         keys = [self.groups[place] for place in reversed(self.places)]
         order = np.lexsort(keys) if keys else np.arange(1)
         return order[self._possible[order]]
 
     @cached_property
     def _possible(self) -> Flags:
-        """Whether WHERE admits some cell of each row, as far as its conditions on several attributes are concerned."""
+        """Whether WHERE admits some cell of each row, as far as its conditions on several attributes are concerned.
+
+        A condition on several attributes admits a row if it holds for some cell of the row, that is, some cell of each
+        attribute with a key and of all others: `any` over the axes without keys and over the cells of every row.
+        """
         flags = np.ones(math.prod(self.shape), np.bool_)
         for names, allowed in self.lifted(self.selection.where).factors.items():
             shared = [name for name in names if name in self._axes]

@@ -77,7 +77,12 @@ class Statement:
         raise self.error(node, takes, remedy, got)
 
     def place(self, node: Any) -> tuple[int, int]:
-        """Return the first character of a part and the one after its last; the whole text if they are unknown."""
+        """Return the first character of a part and the one after its last; the whole text if they are unknown.
+
+        Parts of the syntax tree have the positions of their tokens in `meta`. A function may have none of its name,
+        only of its arguments; then the name and the parenthesis just before the first argument (the pattern) belong to
+        it.
+        """
         places = [part.meta for part in node.walk() if "start" in part.meta]
         if not places or isinstance(node, exp.Query):
             return 0, len(self.text)
