@@ -72,7 +72,11 @@ class IndependentResiduals(Accuracy):
         return total
 
     def _array_quadratics(self, part: WorkloadPart, attributes: AttributeSet, estimator: ResidualEstimator) -> Floats:
-        """Return the contribution of one residual at scale 1, shape (queries,); cached for sets of a joint family."""
+        """Return the contribution of one residual at scale 1, shape (queries,); cached for sets of a joint family.
+
+        The key has all that the result depends on: the queries, the axes, the strategies and the weights of the
+        attributes.
+        """
         axes = [attributes.index(name) for name in estimator.attributes]
         if not part.by_shape:
             return self._of_pieces(part, attributes, axes, estimator)
@@ -96,6 +100,8 @@ class IndependentResiduals(Accuracy):
         """Return the contribution of one residual to every product query, one axis per attribute.
 
         It is an outer product unless the strategy is joint.
+
+        Along an axis of the residual a query adds qᵀ (KᵀK)⁺ q, along another its squared mean.
         """
         means = {name: self._means(name, family) ** 2 for name, family in families.items()}
         if estimator.joint:
@@ -130,7 +136,11 @@ class IndependentResiduals(Accuracy):
         return np.asarray(self._cache[key])
 
     def _residual_error(self, families: Mapping[str, Family], estimator: ResidualEstimator) -> float:
-        """Return the contribution of one residual to the sum over all product queries, by traces."""
+        """Return the contribution of one residual to the sum over all product queries, by traces.
+
+        The sum over product queries is a product of sums: Σ (mean)² of the axes outside, and the trace on the axes
+        inside.
+        """
         residual_set = estimator.attributes
         pairs = [(family, name) for name, family in families.items() if name not in residual_set]
         outside = [_mean_square(family, self.domain[name].size, self.weights.get(name)) for family, name in pairs]

@@ -212,7 +212,11 @@ class Blocks(Sequence[Block]):
 
     @cached_property
     def unit_variances(self) -> NDArray[np.float64]:
-        """Noise variance of one measured number of each block at privacy cost 1, in lattice units."""
+        """Noise variance of one measured number of each block at privacy cost 1, in lattice units.
+
+        At cost 1 a block uses its share s: variance Δ²/s for Gaussian noise, and 2 (Δ₁/s)² for Laplace noise of scale
+        Δ₁/s. Sensitivities of a Kronecker product are the products of those of its factors.
+        """
         squared = np.array(
             [float(math.prod(one.squared_l2_sensitivity for one in strategy)) for strategy in self.strategies]
         )
@@ -244,7 +248,10 @@ class Blocks(Sequence[Block]):
         return zip(first.tolist(), counts.tolist(), strict=True)
 
     def weights(self) -> Iterator[tuple[str, Weights]]:
-        """Return the attributes whose totals are spread by weights, with the weights, in order of first use."""
+        """Return the attributes whose totals are spread by weights, with the weights, in order of first use.
+
+        `first_use` has for each attribute the first (block, axis) with weights, which determines the order.
+        """
         first_use: dict[int, tuple[int, int, Weights]] = {}  # by attribute: block, axis, and the weights there
         for number, strategy in enumerate(self.strategies):
             spread = [(axis, weights) for axis, weights in enumerate(_axis_weights(strategy)) if weights is not None]
@@ -323,7 +330,10 @@ def total_variance(factor: Factor) -> float:
 
 @lru_cache(maxsize=4096)
 def centred_variance(factor: Factor, profiled: bool) -> float:
-    """Return the trace of the covariance after the total, spread uniformly or by the profile, is subtracted."""
+    """Return the trace of the covariance after the total, spread uniformly or by the profile, is subtracted.
+
+    The centred part is x − u 1ᵀx, with u the profile or 1/n: tr S − 2 uᵀS1 + (1ᵀS1)(uᵀu).
+    """
     sums = _summed_covariance(factor)
     if is_implicit(factor):
         trace = factor.cells * (1.0 if factor.kind == "identity" else factor.mean_variance)
@@ -365,6 +375,9 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
     """Return the table of every query of a one-way family, shape (2, 2, m).
 
     On an axis that the block lacks, only the averaged entry is nonzero.
+
+    With mean m = u·q: averaged entry m² 1ᵀS1, cross entry m (q·S1 − m 1ᵀS1), centred entry qᵀSq − 2 m q·S1 + m² 1ᵀS1,
+    because the averaged query is m·1 and the centred one q − m·1.
     """
     profile = averaging_profile(averaging, size)
     means = family.answers(profile, 0)
@@ -387,7 +400,11 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
 
 
 def combine_tables(tables: list[Floats], weights: Floats) -> Floats:
-    """Return Σ w_τ w_τ' · Π tables over pairs of residuals, as an outer product with one axis of queries per table."""
+    """Return Σ w_τ w_τ' · Π tables over pairs of residuals, as an outer product with one axis of queries per table.
+
+    A residual is a pattern with 1 on its axes, an index of `weights`. If all weights are 1, the sum over both patterns
+    separates by axes. Tables have entries by (s, t), the pattern's entries on their axis.
+    """
     check_planning_time()
     if (weights == 1).all():
         return reduce(np.multiply.outer, [table.sum(axis=(0, 1)) for table in tables], np.ones(()))
@@ -427,7 +444,11 @@ def add_outside_axes(weights: Floats, block: Block, names: Sequence[str]) -> Flo
 
 
 def mix_pieces(queries: Floats, weights: Floats, profiles: Profiles) -> Floats:
-    """Return Σ_τ w_τ P_τ q of queries, shape (m, sizes…)."""
+    """Return Σ_τ w_τ P_τ q of queries, shape (m, sizes…).
+
+    P_τ averages a query along the axes outside τ, where the piece has length 1 and broadcasts, and centres it along
+    others.
+    """
     if (weights == 1).all():
         return queries
 

@@ -167,7 +167,11 @@ class CirculantFactor(ImplicitFactor):
         return form[np.ix_(*places)]
 
     def product_trace(self, families: Sequence[Family]) -> float:
-        """Return the sum of qᵀ (KᵀK)⁺ q over all product queries q."""
+        """Return the sum of qᵀ (KᵀK)⁺ q over all product queries q.
+
+        The sum over queries of |q̂|²/(N λ²) is Π of the axes' sums diag(U G U*), times N for the unitary transform,
+        over N λ².
+        """
         powers = [gram_power(family, size) for family, size in zip(families, self.shape, strict=True)]
         return float((reduce(np.multiply.outer, powers) * self.inverse_power).sum()) * self.cells
 

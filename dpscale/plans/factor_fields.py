@@ -26,7 +26,10 @@ Fields = dict[str, Any]
 
 
 def factor_fields(factor: Factor) -> Fields:
-    """Return a strategy's integers: as numbers if small, compressed if large, as column norms if too large."""
+    """Return a strategy's integers: as numbers if small, compressed if large, as column norms if too large.
+
+    The order is that of the classes: strategies without a matrix state their integers, and a matrix its entries.
+    """
     fields: Fields = {"kind": factor.kind, "shape": list(factor.shape)}
     if isinstance(factor, NestedFactor):
         return fields | {

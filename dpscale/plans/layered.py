@@ -145,7 +145,11 @@ class LayeredFactor(ImplicitFactor):
         return np.moveaxis(self._solve(self._transposed(rows))[: self.cells], 0, -1)
 
     def _transposed(self, rows: Floats) -> Floats:
-        """Return Kᵀ applied along the leading axis."""
+        """Return Kᵀ applied along the leading axis.
+
+        Rows are those of the dense matrix R and then those of the measured levels; each row spreads its value over its
+        cells.
+        """
         columns, start = (-1, *[1] * (rows.ndim - 1)), len(self.top)
         total = self._on_cells(np.tensordot(self.top.astype(np.float64), rows[:start], axes=(0, 0)), 0)
         for level in self._measured:
@@ -164,7 +168,11 @@ class LayeredFactor(ImplicitFactor):
         return np.moveaxis(self._solve(self._padded(np.moveaxis(values, 1, 0)))[: self.cells], 0, -1)
 
     def _solve(self, values: Floats) -> Floats:
-        """Return (KᵀK)⁻¹ applied to values of all cells along the leading axis."""
+        """Return (KᵀK)⁻¹ applied to values of all cells along the leading axis.
+
+        With P_l x the difference between the means of a cell's nodes on the levels l and l − 1, (KᵀK)⁻¹x = Σ_l P_l
+        x/e_l over the levels below the blocks, plus S₀ᵀ Q S₀ x / w₀².
+        """
         columns, width = (-1, *[1] * (values.ndim - 1)), self.widths[0]
         sums = self._sums(values, 0)
         total = self._on_cells(np.tensordot(self._block_covariance / width**2, sums, axes=(1, 0)), 0)
@@ -197,6 +205,8 @@ class LayeredFactor(ImplicitFactor):
         """Return the sum of the variances of all queries of a family, at unit noise variance.
 
         It is that of the blocks' sums, plus for each level what its nodes add to the nodes above them.
+
+        tr(G P_l) in a block is the sum of G over the nodes of level l, each over w_l, less that of level l − 1.
         """
         asked, width = [(family, 1.0)], self.widths[0]
         total = float((node_gram(asked, self.cells, width) * self._block_covariance).sum()) / width**2
@@ -214,7 +224,10 @@ class LayeredFactor(ImplicitFactor):
 
     @property
     def mean_variance(self) -> float:
-        """Mean variance of the estimates of the cells, at unit noise variance."""
+        """Mean variance of the estimates of the cells, at unit noise variance.
+
+        P_l has the diagonal 1/w_l − 1/w_(l − 1) in each block, and S₀ᵀ Q S₀/w₀² the diagonal of Q over w₀².
+        """
         lengths = np.diff(np.append(np.arange(0, self.cells, self.widths[0]), self.cells))
         variances = np.diag(self._block_covariance) / self.widths[0] ** 2
         for level, (above, below) in enumerate(zip(self.widths, self.widths[1:], strict=False), start=1):
@@ -233,7 +246,11 @@ class LayeredFactor(ImplicitFactor):
         return np.concatenate(variances)
 
     def _interval_variances(self, low: Integers, high: Integers) -> Floats:
-        """Return the variances of the sums from `low` to before `high`, or of all other cells if high ≤ low."""
+        """Return the variances of the sums from `low` to before `high`, or of all other cells if high ≤ low.
+
+        Var(P(h) − P(l)) = C(h, h) + C(l, l) − 2 C(l, h). An arc around the end is the total plus P(h) − P(l), which
+        adds C(n, n) + 2 (C(n, h) − C(n, l)).
+        """
         variances = self._covariances(high, high) + self._covariances(low, low) - 2 * self._covariances(low, high)
         around = high <= low
         if around.any():  # the total with the sums up to both ends
@@ -258,6 +275,9 @@ class LayeredFactor(ImplicitFactor):
 
         Within a block it is the interpolation of the table at the blocks' ends, plus, if both ends are in one block,
         what the levels below add.
+
+        `table` has the covariances of sums of whole blocks; `f` and `g` are the parts of the last blocks. In a common
+        block, level l adds (overlap of both sums in its nodes, over w_l, less that of the level above) / e_l.
         """
         width, table = self.widths[0], self._running
         (a, first), (b, last) = np.divmod(left, width), np.divmod(right, width)

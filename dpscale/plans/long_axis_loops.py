@@ -71,6 +71,10 @@ def add_leverages(
 
     `weights` μ and `profile` u have all n cells; T has `diagonal` on its main diagonal and −`off_diagonal` next to it,
     on the last n − 1.
+
+    D̃ = D − μμᵀ + (u − μ)(u − μ)ᵀ differs from D = diag(μ) by V [[−1, 0], [0, 1]] Vᵀ, V = [μ, u − μ]. With A = D + s²T,
+    `first` = A⁻¹μ, `second` = A⁻¹u and `inverse` the diagonal of A⁻¹; a, b, c are VᵀA⁻¹V plus the inverse of that 2 × 2
+    matrix (Woodbury), d and e are VᵀA⁻¹u. For the first cell p is −u, hence `total` = uᵀ(…)⁻¹u alone.
     """
     n = len(weights) - 1
     down, first, second, inverse = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
@@ -104,7 +108,11 @@ def add_leverages(
 
 @njit("void(float64[::1], float64[::1], float64, float64[:, ::1])", **OPTIONS)
 def add_triangle(inverse: Floats, ratios: Floats, share: float, total: Floats) -> None:
-    """Add the lower triangle of share · A⁻¹, from its diagonal and the ratios of neighbours in a column, to `total`."""
+    """Add the lower triangle of share · A⁻¹, from its diagonal and the ratios of neighbours in a column, to `total`.
+
+    In the inverse of a tridiagonal matrix, columns i and i + 1 have one ratio in all rows below i, so entry (j, i) is
+    that of (j, i + 1) times `ratios[i]`. Entries below NOTHING of the diagonal are omitted.
+    """
     for j in range(len(inverse)):
         value = share * inverse[j]
         least = value * NOTHING
@@ -151,6 +159,9 @@ def add_diagonals(
 
     T has `off_diagonal` ≤ 0 next to its main diagonal, and its rows have the sums `sums` ≥ 0. The pivots are those
     sums plus the entries next to the diagonal: no term is subtracted, because weights are far below s² at many nodes.
+
+    `down` are the row sums after an elimination from the first row on, and `after` is what an elimination from the last
+    row on adds; the diagonal entry of the inverse is 1/(down + after).
     """
     n = len(weights)
     down = np.empty(n)

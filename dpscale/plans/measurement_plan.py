@@ -386,7 +386,11 @@ def plan_draws(plan: Plan, budget: float, rows_per_unit: int = 1) -> Draws:
 
 
 def _block_classes(blocks: Blocks, domain: Domain) -> tuple[list[int], NDArray[np.int32]]:
-    """Return the first block of every triple of strategy, share and denominator, in block order, and each block's."""
+    """Return the first block of every triple of strategy, share and denominator, in block order, and each block's.
+
+    Blocks are sorted by (strategy, share, denominator), `new` marks the first of each triple, and `rank` numbers
+    triples by their first block.
+    """
     keys = [blocks.which.astype(np.int64), blocks.share.view(np.int64)]
     if domain.numbers:
         keys.append(np.array([domain.denominator(names) for names in blocks.sets], np.int64))
@@ -507,7 +511,11 @@ class BlockRequests(MeasurementRequests):
         return BlockRequests(self.blocks.take(wanted), self.draws.take(wanted), counted)
 
     def text(self, index: int) -> str:
-        """Return the label as canonical JSON; labels of one strategy and draw differ only in the attributes."""
+        """Return the label as canonical JSON; labels of one strategy and draw differ only in the attributes.
+
+        `_around` has the text before and after the attributes for each kind, a pair of strategy and draw, so that only
+        the names of the attributes are encoded for each label.
+        """
         kind = int(self.blocks.which[index]), int(self.draws.which[index])
         if kind not in self._around:  # the text before and after the attributes
             nameless = canonical({**self[index].label, "attributes": []}).decode()

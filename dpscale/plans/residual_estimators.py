@@ -57,7 +57,10 @@ class ResidualEstimator:
         return float(self.variances(query_piece[None])[0])
 
     def variances(self, pieces: Floats) -> Floats:
-        """Return the variances of a batch of pieces, shape (m, sizes…)."""
+        """Return the variances of a batch of pieces, shape (m, sizes…).
+
+        With covariance C = ⊗ (KᵀK)⁺, the variance of a piece p is scale · pᵀCp; C is applied one axis after the other.
+        """
         if self.joint:
             return self.scale * self.factors[0].array_quadratics(pieces)
 
@@ -102,7 +105,10 @@ class ResidualEstimator:
 
 
 def polarized(variances: Callable[[Floats], Floats], queries: Floats) -> Floats:
-    """Return the covariance matrix of a batch of queries from the variances of their sums and differences."""
+    """Return the covariance matrix of a batch of queries from the variances of their sums and differences.
+
+    Cov(a, b) = (Var(a + b) − Var(a − b))/4, for queries of unit length, which are scaled back at the end.
+    """
     count = len(queries)
     sizes = np.sqrt(np.square(queries).reshape(count, -1).sum(axis=1))
     scale = np.where(sizes > 0, sizes, 1.0)

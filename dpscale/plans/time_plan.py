@@ -145,7 +145,11 @@ class TimePlan:
         return Cost(gaussian=cost.gaussian * self.factor)
 
     def amount(self, whole: float) -> float:
-        """Return the budget of one measurement, rounded down, so that all periods cost at most `whole`."""
+        """Return the budget of one measurement, rounded down, so that all periods cost at most `whole`.
+
+        Division of floats may round up, so the amount decreases until its exact product with the factor is at most
+        `whole`.
+        """
         amount = float(Fraction(whole) / self.factor)
         while Fraction(amount) * self.factor > Fraction(whole):
             amount = math.nextafter(amount, 0.0)
@@ -169,7 +173,11 @@ class TimePlan:
         return squares * (float(self.factor) ** 2 if self.noise == LAPLACE else float(self.factor))
 
     def shared_noise(self, kind: str, periods: Sequence[int]) -> Floats:
-        """Return the covariances of answers of one kind at some periods, in units of the variance of one value."""
+        """Return the covariances of answers of one kind at some periods, in units of the variance of one value.
+
+        An answer w·x is c·y with Rᵀc = w (`coefficients`), and the values have independent noise, so covariances are
+        c·c'.
+        """
         coefficients = np.zeros((len(periods), self.horizon))
         for row, period in zip(coefficients, periods, strict=True):
             row[: period + 1] = self.coefficients(kind, period)
@@ -184,6 +192,8 @@ class TimePlan:
         """Return the context of the plan of a period.
 
         Its structure is chosen for answers in the middle of the horizon.
+
+        The middle period represents the horizon; its answer has the noise |c| in units of one value's.
         """
         middle = (self.horizon - 1) // 2
         kind = CUMULATIVE if CUMULATIVE in self.answers else self.answers[0]

@@ -335,6 +335,9 @@ class TreeFactor(Factor):
 
         Estimates from below are passed up, then the difference of a node from the sum of its children is passed down.
         `known` are exact values of the highest level.
+
+        x_c = z_c + g_c (x_v − Σ z_c), see the module: `rest` is the difference in brackets. Above the highest level of
+        the passes, nodes are sums of their children.
         """
         tree, passes, column = self.levels, self.passes, (-1, *[1] * (weighted[-1].ndim - 1))
         estimates, totals = self._pass_up(weighted)
@@ -367,6 +370,8 @@ class TreeFactor(Factor):
         """Return the estimates from the measurements at and below each node, and their sums over the children.
 
         Both are lists by level, from the highest one of the passes.
+
+        z_v = V_v (w_v y_v + Σ z_c/S_v): `weighted` has w_v y_v, `below` is V and `sums` is S.
         """
         passes, column = self.passes, (-1, *[1] * (weighted[-1].ndim - 1))
         estimates, totals = [passes.below[-1].reshape(column) * weighted[-1]], list[Floats]()
@@ -378,7 +383,10 @@ class TreeFactor(Factor):
         return estimates[::-1], totals[::-1]
 
     def _weighed(self, values: Floats) -> list[Any]:
-        """Return w_v y_v by level; None for a level that is not measured. `values` are y_v of all measured nodes."""
+        """Return w_v y_v by level; None for a level that is not measured. `values` are y_v of all measured nodes.
+
+        K has the rows m_v a_v (times N if centred), so a measured value times its multiplier is w_v y_v.
+        """
         scale, column, start = float(self._unit), (-1, *[1] * (values.ndim - 1)), 0
         weighted: list[Any] = []
         for multiplier, known in zip(self.multipliers, self.measured, strict=True):
@@ -395,7 +403,11 @@ class TreeFactor(Factor):
         return weighted
 
     def sparse_variance(self, nodes: Integers, weights: Floats, level: int) -> float:
-        """Return the variance of Σ a_v x_v over some nodes of a level, each listed once, at unit noise variance."""
+        """Return the variance of Σ a_v x_v over some nodes of a level, each listed once, at unit noise variance.
+
+        The pass upwards of the module: a level adds Σ a_c² V_c − (Σ a_c V_c)²/S_v, and a_v = Σ a_c V_c/S_v is the
+        weight of the node above. Only nodes above the given ones are visited.
+        """
         passes, total = self.passes, 0.0
         for depth in range(level, self._first, -1):
             above, place = np.unique(self.levels.parents[depth - 1][nodes], return_inverse=True)
@@ -447,7 +459,10 @@ class TreeQuerySet:
 
 
 def split_levels(hierarchies: Sequence[Hierarchy], attributes: Sequence[str]) -> TreeQuerySet:
-    """Return the levels and axes of an attribute set with at most one level of each hierarchy."""
+    """Return the levels and axes of an attribute set with at most one level of each hierarchy.
+
+    A hierarchy is named by the attribute of its leaves; its level is 1 at the top, and other attributes have none.
+    """
     levels, axes = dict[str, int](), dict[str, int]()
     for axis, name in enumerate(attributes):
         own = next((hierarchy for hierarchy in hierarchies if name in hierarchy.names), None)
@@ -616,7 +631,11 @@ class TreeAccuracy(Accuracy):
         return self._known_levels[others] >= query.levels.get(self.main, 0)
 
     def inside(self, query: TreeQuerySet) -> Iterator[tuple[AttributeSet, TreeResidualBlock]]:
-        """Yield the residuals of an attribute set that are measured at its levels."""
+        """Yield the residuals of an attribute set that are measured at its levels.
+
+        `query` has the levels of the set. Residuals are over the other attributes, since the main hierarchy is not
+        centred.
+        """
         for residual in subsets(tuple(name for name in query.axes if name != self.main)):
             key = self.key(residual)
             block = self.by_residual.get(key)
@@ -642,7 +661,10 @@ class TreeAccuracy(Accuracy):
         return self.key([name for name in split_levels(self.hierarchies, names).axes if name != self.main])
 
     def missing(self, query: TreeQuerySet, residual: AttributeSet) -> bool:
-        """Return whether a residual is neither measured nor known at the levels of an attribute set."""
+        """Return whether a residual is neither measured nor known at the levels of an attribute set.
+
+        Every hierarchy of the residual, and the main one, must be measured at least to the level that the set has.
+        """
         if self.is_known(query, residual):
             return False
         block = self.by_residual.get(residual)
@@ -679,7 +701,10 @@ class TreeAccuracy(Accuracy):
         return SpannedQuery(ordered, values, tuple(pieces))
 
     def piece(self, query: TreeQuerySet, residual: Sequence[str], values: Floats) -> Floats:
-        """Return the part of a query on a residual: axes outside it are averaged and keep the length 1."""
+        """Return the part of a query on a residual: axes outside it are averaged and keep the length 1.
+
+        Along a residual's axis the query loses its mean under the profile; along another axis only the mean is left.
+        """
         for name, axis in query.axes.items():
             if name == self.main:
                 continue
@@ -804,7 +829,11 @@ class TreeAccuracy(Accuracy):
         block: TreeResidualBlock,
         below: bool = False,
     ) -> list[Floats]:
-        """Return the variances of the queries of every axis at scale 1; `below`: see `variances_below`."""
+        """Return the variances of the queries of every axis at scale 1; `below`: see `variances_below`.
+
+        The order: a tree has the variances of its nodes at the set's level; another factor of the residual its
+        quadratic forms; an axis outside the residual the squared mean of each query under the axis' profile.
+        """
         variances = []
         for (name, family), axis in zip(families.items(), query.axes, strict=True):
             level = query.levels.get(axis, 0)

@@ -77,7 +77,10 @@ class NoisyCounts:
 
 
 def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] = (0.0, 0.0)) -> float:
-    """Return the inverse-variance average of the sums and a further (value, precision), at least LEAST_TOTAL."""
+    """Return the inverse-variance average of the sums and a further (value, precision), at least LEAST_TOTAL.
+
+    Each sum is an estimate of the number of records, with the precision 1/(variance of the sum).
+    """
     value, precision = further
     estimates, weights = [value * precision], [precision]
     for noisy in measured.values():
@@ -140,6 +143,8 @@ def james_stein(sums: Floats, target: Floats, variance: Floats) -> Floats:
     """Shrink noisy sums, shape (n,), towards a target as far as noise alone explains the distance.
 
     The positive-part James–Stein estimator, with each sum in units of its noise.
+
+    With d² the squared distance in units of noise, the difference is multiplied by max(0, 1 − (n − 2)/d²).
     """
     distance = float(((sums - target) ** 2 / variance).sum())
     return np.asarray(target + max(0.0, 1 - (len(sums) - 2) / max(distance, 1e-9)) * (sums - target))
@@ -197,7 +202,11 @@ class StrategyCounts(NoisyCounts):
         return self._counts(other * same, other * expanded(residual, [groups]), total)
 
     def _counts(self, weights: Floats, pull: Floats, total: float) -> Floats:
-        """Return counts near the measurements and the added quadratic, and near each other if similar."""
+        """Return counts near the measurements and the added quadratic, and near each other if similar.
+
+        The objective is xᵀQx/2 with Q = KᵀK (`quadratic`) for the measurements, `weights` and `pull` for the added
+        quadratic, and similarity · |x − mean|²/2, whose matrix is the centring; x ≥ 0 with the given total.
+        """
         quadratic, similarity = _solution(self.strategy)[2], self.unit / self.spread
         pull = pull + (quadratic * self.values).sum(axis=1)
         whole = quadratic + weights + similarity * center(np.eye(len(quadratic)), (0,))
@@ -213,6 +222,10 @@ class StrategyCounts(NoisyCounts):
 
         One more departure of PAST times the noise variance is added, so that few cells are not taken as equal by
         chance.
+
+        Squared coordinates of the counts are taken in directions in which the strategy's noise is independent, of
+        variance unit · `noise`. Under a normal distribution of variance v around the mean, minus twice the log-evidence
+        is Σ log(v + noise) + square/(v + noise), which is evaluated on a grid of v.
         """
         directions, noise = _directions(self.strategy)
         squares = np.append((directions.T * self.values).sum(axis=1) ** 2, PAST * self.variance)
@@ -264,7 +277,10 @@ class Disagreement:
 def disagreement(
     marginal_of: Callable[[AttributeSet], Floats], targets: Sequence[AttributeSet], most: int = PAIRS, seed: int = 0
 ) -> Disagreement:
-    """Return the disagreement over all pairs of targets with common attributes, or over `most` random ones."""
+    """Return the disagreement over all pairs of targets with common attributes, or over `most` random ones.
+
+    A distance is half of the L1 distance, relative to the mean sum of both margins.
+    """
     distances: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
     for one, other in _pairs(targets, most, seed):
         subset = tuple(name for name in one if name in other)
@@ -347,7 +363,11 @@ def _project_common(
     weights: Mapping[AttributeSet, float],
     total: float,
 ) -> float:
-    """Scale all targets that contain a set to their common margin; return the largest L1 distance from it."""
+    """Scale all targets that contain a set to their common margin; return the largest L1 distance from it.
+
+    The common margin is the weighted geometric mean of the targets' margins, scaled to the total: the margin with the
+    least weighted divergence from them. LEAST_TARGET² keeps logarithms finite.
+    """
     margins = [margin(tables[names], names, subset) for names in containing]
     share = np.array([weights[names] for names in containing]) / sum(weights[names] for names in containing)
     mean = np.exp(

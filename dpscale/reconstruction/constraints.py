@@ -62,6 +62,9 @@ def known_pair(
     """Return the table over groups of two attributes with a common determinant (one of them or a third), else None.
 
     The table follows from the 1-way marginal of the determinant.
+
+    With a common determinant, every cell of it has one cell of both attributes, so its count goes to one cell of the
+    pair.
     """
     dependencies = dependencies_between(rules, ones)
     for determinant in [*names, *(rule.determinant for rule in dependencies)] if dependencies else []:
@@ -81,6 +84,8 @@ def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Grou
     """Return which cells over groups contain a possible cell.
 
     For large sets only functional dependencies and value rules are applied.
+
+    With few cells, a group is possible if the number of possible cells in it is positive.
     """
     groupings = [groups[name] for name in names]
     shape = [grouping.size for grouping in groupings]
@@ -98,7 +103,10 @@ def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Grou
 
 
 def _meeting_groups(rule: FunctionalDependency, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
-    """Return which groups have a cell in common under a dependency, shape (determinant groups, dependent groups)."""
+    """Return which groups have a cell in common under a dependency, shape (determinant groups, dependent groups).
+
+    `rule.of` has the dependent cell of every determinant cell, −1 where it is undefined; there everything is allowed.
+    """
     of, by, what = np.array(rule.of), groups[rule.determinant], groups[rule.dependent]
     allowed = np.zeros((by.count, what.count), np.bool_)
     allowed[by.labels[of >= 0], what.labels[of[of >= 0]]] = True
@@ -122,6 +130,9 @@ def possible_cells(
 
     Every group of cells and the whole table retain their sums. In a group the cells share by their 1-way marginals; the
     share of a dependent attribute is all or nothing.
+
+    Dividing by the 1-way marginal of the dependent attribute removes its share within groups, which the rule
+    determines.
     """
     inside = [groups[name] for name in names]
     before = coarsened(cells, inside).copy()
@@ -182,7 +193,11 @@ def _remove_impossible(rules: Rules, name: str, counts: Floats) -> Floats:
 def _pooled_counts(
     own: Floats, by: Sequence[FunctionalDependency], ones: Mapping[str, Floats], variances: Mapping[str, float]
 ) -> Floats:
-    """Return the inverse-variance average of a dependent attribute's own counts and the sums over its determinants."""
+    """Return the inverse-variance average of a dependent attribute's own counts and the sums over its determinants.
+
+    A sum over `members` cells of the determinant has members times their variance. Cells without a member are
+    impossible.
+    """
     weight = np.full(len(own), 1 / variances[by[0].dependent])
     joint, is_possible = own * weight, np.ones(len(own), np.bool_)
     for rule in by:

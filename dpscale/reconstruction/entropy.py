@@ -75,7 +75,11 @@ class LowOrder:
         return {name: coarsened(counts, [self.groups[name]]) for name, counts in self.ones.items()}
 
     def coarse_marginal(self, names: AttributeSet, rounds: int = ROUNDS) -> Floats:
-        """Return the fitted marginal over groups; `names` in the order of `ones`."""
+        """Return the fitted marginal over groups; `names` in the order of `ones`.
+
+        The fit starts at the product of the 1-way marginals, whose impossible cells are 0, and scales it to the tables
+        inside.
+        """
         if names in self.tables:
             return self.tables[names]
         table = product_of([self.coarse[name] for name in names], self.total)
@@ -162,6 +166,8 @@ class LowOrder:
         """Return the table of a set over cells: that over groups, divided by the cells' shares of their group.
 
         Groups are ranges of cells. Rules exclude cells; `rounds` limits the fit if the set is in no table.
+
+        `known` says whether the array belongs to the model, so that it is copied before it is returned.
         """
         cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
         for axis, name in enumerate(ordered):
@@ -179,7 +185,11 @@ class LowOrder:
         return math.prod(self.groups[name].count for name in names)
 
     def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Floats]]:
-        """Return the largest tables inside a set, each with the axes of the set that it covers."""
+        """Return the largest tables inside a set, each with the axes of the set that it covers.
+
+        With fewer subsets than tables, subsets are looked up; otherwise the tables are searched. A table inside another
+        one is left out, because the larger determines it.
+        """
         few = 2 ** len(names) < len(self.tables)
         if few and len(names) == 3:  # nearly all targets
             pairs = ((axes, self.tables.get((names[axes[0]], names[axes[1]]))) for axes in PAIRS)
@@ -238,7 +248,11 @@ def proportional_fit(table: Floats, margins: Sequence[Margin], rounds: int, tole
 
 
 def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, tolerance: float) -> None:
-    """Apply `proportional_fit` to a contiguous table itself."""
+    """Apply `proportional_fit` to a contiguous table itself.
+
+    A margin is (axes, table). Pairs with both 1-way marginals and triples with pairs have compiled loops; a fit ends
+    when no margin moves by more than the tolerance in L1.
+    """
     margins = [(axes, np.ascontiguousarray(margin)) for axes, margin in margins]
     if table.ndim == 2 and [axes for axes, _ in margins] == [(0,), (1,)]:
         from dpscale.reconstruction import fitting_loops
@@ -260,7 +274,10 @@ def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, toleranc
 def _fit_triple(
     table: Floats, singles: Sequence[Margin], pairs: Mapping[tuple[int, ...], Floats], rounds: int, tolerance: float
 ) -> None:
-    """Fit a table over three attributes to 1-way marginals and then to pairs."""
+    """Fit a table over three attributes to 1-way marginals and then to pairs.
+
+    The loops take three 1-way marginals and three pairs in fixed places, with flags and an order of those that exist.
+    """
     from dpscale.reconstruction import fitting_loops
 
     ones, single = [NONE] * 3, np.zeros(3, np.bool_)

@@ -65,7 +65,11 @@ class BatchedAnswers:
             start = end
 
     def _batch(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
-        """Answer sets of one shape; sets with equal strategies share one computation."""
+        """Answer sets of one shape; sets with equal strategies share one computation.
+
+        `places` has the block of each residual of each set, shape (patterns, sets); a pattern is the axes of a
+        residual.
+        """
         results: list[Both | None] = [None] * len(sets)
         patterns = subsets(range(len(sets[0])))
         places = self._places(sets, patterns)
@@ -136,7 +140,10 @@ class _UniformBatch:
         return blocks.strategies[blocks.which[self.places[pattern, 0]]]
 
     def estimates(self) -> Floats:
-        """Return the estimates of all queries, shape (sets, …)."""
+        """Return the estimates of all queries, shape (sets, …).
+
+        A residual is spread over each axis that it lacks by the profile of the axis, and residuals add to the marginal.
+        """
         total = np.zeros((len(self.sets), *self.shape))
         for number, pattern in enumerate(self.patterns):
             values = self._residuals(number)
@@ -208,7 +215,11 @@ HEAVY = 4.0
 
 
 def degrees_of_freedom(factor: Factor) -> float:
-    """Return (Σ λ)² / Σ λ² over the eigenvalues of a factor's covariance; the least, 1, for a long factor."""
+    """Return (Σ λ)² / Σ λ² over the eigenvalues of a factor's covariance; the least, 1, for a long factor.
+
+    A squared normal vector with covariance eigenvalues λ has the mean Σλ and variance 2 Σλ², as a multiple of χ² with
+    this number of degrees of freedom.
+    """
     if factor.is_long:
         return 1.0
     covariance = factor.covariance
@@ -357,7 +368,11 @@ class LeastSquaresEstimates:
         return self.accuracy.part_variances(part, attributes)
 
     def residual(self, subset: AttributeSet) -> Floats:
-        """Return the estimated residual on exactly these attributes, centred along every axis."""
+        """Return the estimated residual on exactly these attributes, centred along every axis.
+
+        A residual of a public total is exact. Otherwise it is the weighted average over the blocks that measure it
+        (`sources`).
+        """
         if subset in self._residuals:
             self._residuals.move_to_end(subset)
             return self._residuals[subset]
@@ -377,7 +392,10 @@ class LeastSquaresEstimates:
         return smear(self.residual(subset), axes, shape, self.accuracy.axis_profiles(attributes))
 
     def _block_residual(self, index: int, subset: AttributeSet) -> Floats:
-        """Return the estimate of a residual from one block."""
+        """Return the estimate of a residual from one block.
+
+        A whole block gives the residual of its estimated marginal; another block measures the residual itself.
+        """
         block = self.plan.blocks[index]
         if block.whole or block.residual_sets != [subset]:
             axes = [block.attributes.index(name) for name in subset]
@@ -399,7 +417,11 @@ class LeastSquaresEstimates:
         return cached[1]
 
     def _marginal_of(self, block: Block, values: Floats) -> Floats:
-        """Return the estimate of a block's marginal from its measured values, axis by axis or of all together."""
+        """Return the estimate of a block's marginal from its measured values, axis by axis or of all together.
+
+        Factors that commute with averaging are applied to each residual, later; the others must be inverted on the
+        marginal.
+        """
         if block.joint:
             return block.factors[0].joint_estimate(values.reshape(-1)).reshape(block.factors[0].shape)
         for axis, factor in enumerate(block.factors):

@@ -17,7 +17,10 @@ FEW = 1 << 15  # entries of arrays that Python fits within milliseconds
 
 @compiled("void(float64[:, ::1], float64[::1], float64[::1], int64, float64)", few=FEW)
 def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, tolerance: float) -> None:
-    """Fit a pair to its two 1-way marginals by proportional fitting, in place."""
+    """Fit a pair to its two 1-way marginals by proportional fitting, in place.
+
+    `moved` and `back` are the L1 distances of the row and column sums from their targets before each scaling.
+    """
     height, width = table.shape
     for _ in range(rounds):
         moved, back, sums = 0.0, 0.0, np.zeros(width)
@@ -184,7 +187,11 @@ def fit_triple(
 
 @compiled("float64[::1](float64[::1], float64)")
 def project_to_simplex(values: Floats, total: float) -> Floats:
-    """Return the nearest non-negative numbers with this sum (Held, Wolfe and Crowder, 1974)."""
+    """Return the nearest non-negative numbers with this sum (Held, Wolfe and Crowder, 1974).
+
+    The result is max(x − a, 0), where a is (sum of the k largest values − total)/k for the largest k whose k-th value
+    is above it.
+    """
     ordered = np.sort(values)[::-1]
     running, above = 0.0, 0.0
     for index in range(len(ordered)):
@@ -202,6 +209,9 @@ def non_negative_least_squares(
 
     Projected gradients with momentum (FISTA) that restarts where it leads uphill. Ends when a step moves no cell by
     more than `tolerance`.
+
+    `ahead` is the extrapolated point at which the slope Wx − pull is taken, and `pace` the factor t of FISTA, with t' =
+    (1 + √(1 + 4t²))/2 and the momentum (t − 1)/t'.
     """
     cells, largest_sum = len(pull), 0.0
     for i in range(cells):

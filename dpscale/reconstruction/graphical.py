@@ -98,7 +98,10 @@ def prepare(evidence: Evidence, options: Options, folder: Path, release: str, ea
 
 
 def fit_model(evidence: Evidence, options: Options) -> GraphicalModel:
-    """Return the model of all measurements; raise PlanError if it is too large."""
+    """Return the model of all measurements; raise PlanError if it is too large.
+
+    The size is checked before the fit, over the largest number of groups that any measurement has of each attribute.
+    """
     domain, observed = evidence.workload.domain, list(evidence.measurements())
     sizes = _sizes_of({name: domain[name].size for name in domain.names}, [each.attributes for each in observed])
 

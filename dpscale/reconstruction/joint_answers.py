@@ -77,6 +77,9 @@ def _by_residual(estimates: LeastSquaresEstimates, queries: Sequence[SetQueries]
     """Return estimates, shape (count,), and covariance, (count, count), as sums over independent residuals.
 
     Each query is a sum over attribute sets, of which one array has some; `rows` are the numbers of its queries.
+
+    `pieces` has for each residual the summed piece of each query. Pieces below NOTHING of the query's largest entry are
+    not needed and need not be measured.
     """
     pieces, largest = dict[AttributeSet, dict[int, Floats]](), np.zeros(count)
     for names, rows, values in queries:
@@ -103,7 +106,11 @@ def _by_residual(estimates: LeastSquaresEstimates, queries: Sequence[SetQueries]
 
 
 def _over_one_set(estimates: LeastSquaresEstimates, queries: Sequence[SetQueries], count: int) -> tuple[Floats, Floats]:
-    """Return estimates and covariance from arrays over all attributes of the queries."""
+    """Return estimates and covariance from arrays over all attributes of the queries.
+
+    A set's queries are constant along the axes that they do not name, where their arrays have the length 1 and
+    broadcast.
+    """
     domain = estimates.workload.domain
     names = domain.ordered({name: None for of_set in queries for name in of_set.names})
     shape = domain.shape(names)

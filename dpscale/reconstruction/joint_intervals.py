@@ -36,6 +36,9 @@ def half_width(level: float, noise: str) -> float:
     """Return the half width of one interval in standard errors.
 
     For Laplace noise it is wide enough for any sum of such noise.
+
+    The first number is the quantile of a normal variable, the limit of sums of many terms; the second is that of one
+    Laplace variable, for which P(|X| > t σ) = e^(−t√2).
     """
     normal = NormalDist().inv_cdf((1 + level) / 2)
     return max(normal, -math.log1p(-level) / math.sqrt(2)) if noise == LAPLACE else normal
@@ -101,7 +104,11 @@ class _Noise:
         self._noise: dict[int, Floats] = {}
 
     def answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
-        """Return the noise of the answers to a set in simulated draws, shape (draws, queries)."""
+        """Return the noise of the answers to a set in simulated draws, shape (draws, queries).
+
+        Noise of a residual is the weighted sum of that of its sources, smeared over the set's cells and added over
+        residuals.
+        """
         shape, part = self.estimates.domain.shape(names), self.plan.blocks.part(part)
         if self.plan.blocks.has_trees:
             return self._tree_answers(part, names)

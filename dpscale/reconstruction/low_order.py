@@ -102,7 +102,11 @@ def _pairs(
     model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], rule_tables: Tables,
     wanted: Sequence[AttributeSet], chains: int,
 ) -> Tables:  # fmt: skip
-    """Return the measured pairs, and `wanted` pairs implied by chains; pairs with rules serve as links."""
+    """Return the measured pairs, and `wanted` pairs implied by chains; pairs with rules serve as links.
+
+    `alone` is shrunk towards independence, and each round averages it with the tables shrunk towards the best chains of
+    the tables before.
+    """
     one_ways = OneWayArrays.of(model.coarse, model.total)
     by_rules = [names for names in rule_tables if names not in measured]
     shrinkage = _PairShrinkage.of(model, PairArrays(one_ways, list(measured)), list(measured.values()), rule_tables)
@@ -145,6 +149,8 @@ class _PairShrinkage:
         """Shrink towards independence, or towards neighbouring cells where there is no better expectation.
 
         The expectation of a pair with rules is independence on its possible cells, or on all cells.
+
+        `near` smooths an expectation over neighbouring cells; each table takes the way with the most evidence.
         """
         tables = [self._expected(self._place_tables(self.paired.independent(), self.rule_tables))]
         if self.rule_tables:
@@ -292,6 +298,8 @@ def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
     """Return the noisy 1-way marginal of an attribute.
 
     The variance of a cell is that of the residual and that of the total.
+
+    The total is spread by the weights u, so it adds the mean of u² times its variance to the variance of a cell.
     """
     size, weights = estimates.plan.domain[name].size, estimates.accuracy.weights.get(name)
     spread = float((profile_of(weights, size) ** 2).mean())
@@ -368,6 +376,8 @@ def _whole_variance(estimates: LeastSquaresEstimates, subset: AttributeSet, grou
     """Return the mean variance of the part of a table that the plain mean leaves.
 
     It includes the variance of its residual and, if totals are distributed unevenly, of smaller residuals.
+
+    `uneven` is, for each axis outside a residual, what the plain mean leaves of a total spread by u, as a mean square.
     """
     domain, own, total = estimates.plan.domain, estimates.accuracy.weights, 0.0
     for inside in subsets(subset):

@@ -122,7 +122,10 @@ def target_disagreement(measurement_plan: MeasurementPlan, options: Options, fol
 
 
 def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str, each: ParallelMap) -> LowOrder:
-    """Add pairs and wanted triples that were not measured, from a pairwise model, if it is learnt in about a minute."""
+    """Add pairs and wanted triples that were not measured, from a pairwise model, if it is learnt in about a minute.
+
+    Learning is skipped if nothing is missing, or if it would take more than LEARNING_STEPS.
+    """
     from dpscale.reconstruction.pairwise.consistent import consistent_pairs
     from dpscale.reconstruction.pairwise.learn import (  # loads the compiled loops
         PAIRWISE,

@@ -27,7 +27,11 @@ SWEEPS, LEAST = 12, 1e-12
 
 
 def query_variance(model: LowOrder, names: AttributeSet, query: Floats, measured: Collection[AttributeSet]) -> float:
-    """Return Σ μ̂ (q − Pq)² of a query over the cells of a set; `names` in the model's order."""
+    """Return Σ μ̂ (q − Pq)² of a query over the cells of a set; `names` in the model's order.
+
+    Each step subtracts from q its conditional mean Σ μ̂q/Σ μ̂ given the cells of one known set; repeated steps converge
+    to q − Pq.
+    """
     cells, remainder = model.marginal(names), np.array(query, dtype=np.float64)
     totals = [_total(model, names, subset, grouped) for subset, grouped in _margins(model, names, measured)]
     sums = [(total, np.maximum(total(cells), LEAST)) for total in totals]
@@ -86,6 +90,9 @@ def _explained(names: AttributeSet, known: Collection[AttributeSet], margin: Mar
     """Return the sum over known sets of the part of the mean square, as a share of a², that no smaller set has.
 
     a²/m is the mean square given a set.
+
+    By inclusion and exclusion, a set's part beyond its subsets has the sign (−1)^(number of attributes left out) for
+    each subset; `signs` sums these by subset, and whether it is over groups.
     """
     signs = Counter[tuple[AttributeSet, bool]]({((name,), False): 1 for name in names})
     signs[(), False] = 1 - len(names)

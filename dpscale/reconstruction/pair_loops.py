@@ -20,7 +20,10 @@ PLACES = "float64[::1], int64[::1], float64, int64[:, ::1], int64[::1]"  # ones,
 
 @compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])", few=FEW)
 def chain_product(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, float]:
-    """Return the product left · right and its distances from `other`: squared L2 and L1."""
+    """Return the product left · right and its distances from `other`: squared L2 and L1.
+
+    `left` has the shape (rows, middle), `right` (middle, columns): a conditional probability times a table of counts.
+    """
     rows, columns = other.shape
     table, squared, distance = np.zeros((rows, columns)), 0.0, 0.0
     for i in range(rows):
@@ -38,7 +41,10 @@ def chain_product(left: Floats, right: Floats, other: Floats) -> tuple[Floats, f
 
 @compiled("float64[:, ::1](float64[:, ::1], int64)", few=FEW)
 def window_sums(values: Floats, reach: int) -> Floats:
-    """Return for every cell the sum over cells up to `reach` away along both axes, without the cell itself."""
+    """Return for every cell the sum over cells up to `reach` away along both axes, without the cell itself.
+
+    `down` are running sums along the first axis, and `across` running sums of their differences along the second.
+    """
     rows, columns = values.shape
     down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)
     sums = np.empty((rows, columns))
@@ -105,7 +111,11 @@ def noisy(residuals: Floats, reference: Floats, at: Integers, pairs: Integers, s
 def near_every(
     values: Floats, reference: Floats, deviations: Floats, at: Integers, pairs: Integers, starts: Integers, reach: int
 ) -> Floats:
-    """Return the expectation of every cell from neighbours up to `reach` away along both axes (`near`)."""
+    """Return the expectation of every cell from neighbours up to `reach` away along both axes (`near`).
+
+    The ratio of counts to expectation around a cell, of `neighbours` cells, is weighted by e²/(e² + neighbours · noise)
+    with the expectation e, and multiplies the expectation of the cell.
+    """
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
         first, end = starts[t], starts[t + 1]
@@ -190,7 +200,11 @@ def link(
 
 @compiled("int64(float64[::1], float64[::1], int64[::1], float64[::1])", few=FEW)
 def middles(one: Floats, other: Floats, best: Integers, links: Floats) -> int:
-    """Write the middles of the chains whose weaker link is strongest, first come first on ties; return their number."""
+    """Write the middles of the chains whose weaker link is strongest, first come first on ties; return their number.
+
+    `one` and `other` have the strength of the links of the two attributes to each middle, negative without a link.
+    `links` holds the weaker strengths of the best middles so far, in decreasing order.
+    """
     count, most = 0, len(best)
     for middle in range(len(one)):
         weaker = min(one[middle], other[middle])
@@ -218,6 +232,9 @@ def follow(
     """Write for every pair the chain nearest to `others` in L2, if it is nearer than `out`, and set `found`.
 
     Unless `nearest`, write the chain farthest from `others` in L1.
+
+    A chain i — m — j has the table P(i | m) · n(m, j): `conditionals` times `oriented`, tables of known pairs in both
+    orientations that begin at `place`. Only the middles whose weaker link is strongest are tried.
     """
     best, links = np.empty(MOST_MIDDLES, np.int64), np.empty(MOST_MIDDLES)
     for t in range(len(pairs)):
@@ -270,7 +287,11 @@ def fit_all(
     tables: Floats, singly: bool, rounds: int, tolerance: float, ones: Floats, at: Integers, threes: Integers,
     starts: Integers, place: Integers, cells: Floats,
 ) -> None:  # fmt: skip
-    """Fit triples to the known pairs by proportional fitting, in place; if `singly`, first to the 1-ways."""
+    """Fit triples to the known pairs by proportional fitting, in place; if `singly`, first to the 1-ways.
+
+    `place[i, j]` is the start of a known pair in `cells`, −1 without one. `order` lists the known margins: 0 for (i,
+    j), 1 for (i, k) and 2 for (j, k).
+    """
     single, order, empty = np.full(3, singly), np.empty(3, np.int64), np.empty((0, 0))
     for t in range(len(threes)):
         i, j, k = threes[t, 0], threes[t, 1], threes[t, 2]

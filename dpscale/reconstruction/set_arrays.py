@@ -19,7 +19,10 @@ TOGETHER = 1 << 18  # cells of tables of one shape that are computed together
 def stacks(
     sets: Iterable[AttributeSet], tables: Mapping[AttributeSet, Floats]
 ) -> Iterator[tuple[list[AttributeSet], Floats]]:
-    """Yield tables of equal shapes together: their sets, and an array of shape (tables, *shape)."""
+    """Yield tables of equal shapes together: their sets, and an array of shape (tables, *shape).
+
+    An array has at most about TOGETHER entries.
+    """
     by_shape: dict[tuple[int, ...], list[AttributeSet]] = {}
     for names in sets:
         by_shape.setdefault(tables[names].shape, []).append(names)
@@ -212,6 +215,8 @@ class PairLinks:
         """Return for every pair the table of its chain nearest to `others`, or farthest, and whether it has one.
 
         A chain is a product of two known pairs with a common attribute, divided by its marginal.
+
+        `out` starts as independence, and is replaced by a chain that is nearer to `others`, or farthest from it.
         """
         out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
         pair_loops.follow(*paired.loop_arguments, self.place, self.strength, self.tables, self.conditionals,

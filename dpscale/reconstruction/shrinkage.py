@@ -119,7 +119,11 @@ class NoisyTables:
 
     @property
     def _counts(self) -> NDArray[np.int64]:
-        """Number of cells of each table in `sample`."""
+        """Number of cells of each table in `sample`.
+
+        With many cells, every `step`-th table is taken whole if these are enough tables, and otherwise the first cells
+        of each.
+        """
         sizes = -(-np.diff(self.starts) // self.steps)
         if sizes.sum() <= MOST_CELLS * 4:
             return sizes
@@ -205,7 +209,10 @@ def shrunk_counts(values: Floats, deviation: float) -> Floats:
 
 
 def _averaged(tried: Sequence[_Mixture]) -> Floats:
-    """Return the evidence-weighted mean of the posterior means."""
+    """Return the evidence-weighted mean of the posterior means.
+
+    A mixture's share is e^(evidence/SLOWNESS), relative to the best; negligible shares are left out.
+    """
     evidence = np.array([mixture.evidence for mixture in tried])
     shares = np.exp((evidence - evidence.max()) / SLOWNESS)
     shares[shares < LEAST_SHARE] = 0.0

@@ -58,6 +58,9 @@ def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: 
     """Return the weights of a mixture by EM from `start`, which counts as `strength` cells.
 
     Four cells are processed at a time, for speed.
+
+    EM: a component's new weight is strength · start plus the sum over cells of likelihood · weight over the cell's
+    total, scaled to sum 1. `likelihood` has the shape (cells, components).
     """
     cells, parts = likelihood.shape
     weights, scaled = start.copy(), np.empty(parts)
@@ -113,7 +116,11 @@ def posterior_means(
     likelihood: Floats,
     weights: Floats,
 ) -> Floats:
-    """Return posterior means of the counts; component means below 0 are replaced by 0."""
+    """Return posterior means of the counts; component means below 0 are replaced by 0.
+
+    In a component with mean c and variance w², a value y with noise s² has the posterior mean c + w²/(w² + s²) (y − c);
+    components count by their posterior probability, `chance`.
+    """
     cells, parts = likelihood.shape
     means = np.empty(cells)
     noise = deviation * deviation
@@ -159,6 +166,9 @@ def weigh(
     """Write the densities of a value under its components divided by exp of the result.
 
     `noise` is a variance; `spreads` is working memory.
+
+    The density of a component is exp(−(y − c)²/(2v))/√v with v = noise + width². The result is the largest exponent, by
+    which all are reduced, so that none overflows.
     """
     parts = len(ratios)
     for part in range(parts):
@@ -264,7 +274,11 @@ def shrink_every(
     ratios: Floats, widths: Floats, densities: Floats, tops: Floats, law: Floats, strength: float, rounds: int,
     block: int, best: Floats, found: Floats,
 ) -> None:  # fmt: skip
-    """Fit mixture weights to every table and, if their evidence exceeds `best`, write the estimates of its cells."""
+    """Fit mixture weights to every table and, if their evidence exceeds `best`, write the estimates of its cells.
+
+    `taken` is where each table's precomputed likelihoods begin; a table without all of them computes its own. With
+    `step` > 1 weights were learnt from a sample of cells, and all cells are then evaluated by blocks.
+    """
     for t in range(len(deviations)):
         first, end, step = starts[t], starts[t + 1], steps[t]
         count = (end - first + step - 1) // step

@@ -86,7 +86,11 @@ class Departures:
 
     @classmethod
     def of(cls, model: LowOrder, residuals: Residuals) -> Departures:
-        """Return the departures of a model that was built from these residuals."""
+        """Return the departures of a model that was built from these residuals.
+
+        A ratio of a set is its squared departure D over the variance U of tables drawn from the model. Fewer than FEW
+        ratios are not used.
+        """
         pairs_only = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
         pairs, larger = _pair_ratios(pairs_only, residuals), list(_larger_ratios(pairs_only, residuals))
         own = max(1.0, float(np.quantile(pairs, QUANTILE))) if len(pairs) >= FEW else 1.0
@@ -96,7 +100,11 @@ class Departures:
 
 
 def _pair_ratios(pairs_only: LowOrder, residuals: Residuals) -> list[float]:
-    """Return D / U of the measured pairs that a chain predicts."""
+    """Return D / U of the measured pairs that a chain predicts.
+
+    `noise` is the expected squared noise of a centred residual: Π (n_i − 1) independent coordinates, each of variance
+    1/precision. `excess` is D: the squared distance of residual and expectation without that noise.
+    """
     chains = _strongest_chains(pairs_only, [names for names in residuals.values if len(names) == 2])
     ratios = list[float]()
     for some, expected in stacks(chains, chains):
@@ -108,7 +116,10 @@ def _pair_ratios(pairs_only: LowOrder, residuals: Residuals) -> list[float]:
 
 
 def _larger_ratios(pairs_only: LowOrder, residuals: Residuals) -> Iterator[float]:
-    """Yield D / U of the larger measured sets."""
+    """Yield D / U of the larger measured sets.
+
+    As `_pair_ratios`, with the expectation from the pairs inside each set, whose axes are `within`.
+    """
     for names, residual in residuals.values.items():
         if len(names) > 2:
             inside = [subset for subset in pairs_only.tables if set(subset) < set(names)]
@@ -252,7 +263,10 @@ class Calibration:
 
 
 def weighted(weights: Sequence[Floats | float], parts: Iterable[Floats | float]) -> Floats:
-    """Return the larger one of the first two components with their weights, plus the others with theirs."""
+    """Return the larger one of the first two components with their weights, plus the others with theirs.
+
+    The first two components are the spread and the hidden departures: of these only the larger one counts.
+    """
     spread, hidden, *others = zip(weights, parts, strict=True)
     total = np.maximum(spread[0] * spread[1], hidden[0] * hidden[1])
     for weight, part in others:
@@ -436,6 +450,10 @@ class SimulatedErrors:
         """Return the components of the answers to a marginal.
 
         `rest` returns the variance of records given known sets, and `spread` the spread if it is known more directly.
+
+        With w of the measured sets inside (`known`), `share` is their mean 1 − w. `chance` is U, the variance given all
+        known sets, `rest(())` is U₀, and `hidden` is H = share · (U₀ − U). `association` is the difference from
+        independence of a pair that was not measured. Sets of one attribute have neither U nor H.
         """
         cells = self.base.marginal(names)
         expected = answers(cells)
@@ -472,6 +490,9 @@ class SimulatedErrors:
         """Return the spread of cells from that of groups and of the shares of cells in their groups.
 
         The two are independent, because one is measured over groups and the other by the 1-ways.
+
+        Relative variances of a product of independent factors add: that of the group's count and those of the cells'
+        shares.
         """
         groups = [self.base.groups[name] for name in names]
         table = self.base.coarse_marginal(names)
@@ -535,6 +556,9 @@ def simulate_errors(
 
     Every draw may be a task of the parallel map. `released` is the model that answers, if it adds tables to `base`. The
     default number of draws is that of `draw_count`.
+
+    `excess` is D − B, the squared departure of the measurements from the model minus the mean of that of the replicas,
+    and the widening is 1 + excess over the squared spread of the replicas.
     """
     pairs = tuple(names for names in residuals.values if len(names) > 1)
     draws = draws or draw_count(len(pairs))
@@ -583,7 +607,10 @@ def _squared_departure(model: LowOrder, residuals: Residuals) -> float:
 def _noiseless(
     model: LowOrder, counts: Mapping[str, NoisyCounts], residuals: Residuals
 ) -> tuple[dict[str, NoisyCounts], Residuals]:
-    """Return the measurements without noise if the model is the truth."""
+    """Return the measurements without noise if the model is the truth.
+
+    Residuals of the model are its tables, centred along every axis; the total has the number of records.
+    """
     exact = {name: noisy.at(model.ones[name]) for name, noisy in counts.items()}
     values = {names: np.asarray(model.total) for names in residuals.values}
     for some, _ in stacks((names for names in residuals.values if names), residuals.values):
@@ -618,7 +645,11 @@ def _replica(
 
 
 def _with_noise(random: np.random.Generator, residuals: Residuals) -> dict[AttributeSet, Floats]:
-    """Return the residuals with the noise of their measurements, drawn in their order."""
+    """Return the residuals with the noise of their measurements, drawn in their order.
+
+    A centred residual has the noise of its precision, centred. Numbers are drawn in the order of the residuals,
+    although tables of equal shape are computed together.
+    """
     starts, end = dict[AttributeSet, int](), 0
     for names, residual in residuals.values.items():
         starts[names], end = end, end + residual.size

@@ -101,6 +101,8 @@ class TreeEstimates(LeastSquaresEstimates):
         """Return the χ² statistic of a public total of one level, and its degrees of freedom; None if not measured.
 
         Measurements of the nodes below the known ones say by how much their sums differ from the total.
+
+        Only a set with one level, the known one of the main hierarchy, has a statistic.
         """
         split = split_levels(self.trees.hierarchies, names)
         block = self.trees.by_residual.get(())
@@ -188,7 +190,10 @@ class TreeEstimates(LeastSquaresEstimates):
         return values.transpose(order).reshape(shape)
 
     def _sum(self, attributes: AttributeSet) -> Floats:
-        """Return the sum of the measured residuals of a set, in domain order."""
+        """Return the sum of the measured residuals of a set, in domain order.
+
+        A level that a deeper one implies is left out and added later as cells that are 0 elsewhere (`with_implied`).
+        """
         reduced = without_implied(self.trees.hierarchies, attributes)
         if len(reduced) < len(attributes):
             return with_implied(self.plan.domain, self._sum(reduced), attributes)
@@ -208,7 +213,10 @@ class TreeEstimates(LeastSquaresEstimates):
         return total
 
     def _table(self, query: TreeQuerySet, residual: Sequence[str]) -> Floats:
-        """Return a residual at the levels of a set; the axes of attributes outside it have the length 1."""
+        """Return a residual at the levels of a set; the axes of attributes outside it have the length 1.
+
+        Leaves are summed to the level of the set, and axes are put in the set's order.
+        """
         if self.trees.is_known(query, residual):
             return self._known_piece(query, self.trees.key(residual))
 

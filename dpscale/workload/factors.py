@@ -122,7 +122,11 @@ class Axis:
 
 @lru_cache(maxsize=4096)
 def axis_of(family: Family, size: int, weights: Weights | None = None) -> Axis:
-    """Return the cached axis of a family at a size."""
+    """Return the cached axis of a family at a size.
+
+    C is the centring I − u1ᵀ (or I − 11ᵀ/n). With two cells every centred Gram matrix has one direction, so all
+    families share a key. A family without a centred part has no rows.
+    """
     if family.is_divided(size) or (family.is_identity and weights is None and size > LONG):
         return _wide_axis(family, size, weights)
 
@@ -138,7 +142,10 @@ def axis_of(family: Family, size: int, weights: Weights | None = None) -> Axis:
 
 
 def _centred_diagonal(gram: Floats, weights: Weights | None) -> tuple[Floats, float]:
-    """Return the diagonal of C G C and the mean square, without the matrix, which a long axis does not need."""
+    """Return the diagonal of C G C and the mean square, without the matrix, which a long axis does not need.
+
+    The diagonal of (I − 1uᵀ)G(I − u1ᵀ) is G_ii − 2 (Gu)_i + uᵀGu; for the plain mean, u is 1/n.
+    """
     if weights is None:
         return gram.diagonal() - gram.mean(0) - gram.mean(1) + gram.mean(), float(gram.sum()) / len(gram) ** 2
     profile = profile_of(weights, len(gram))
@@ -195,7 +202,10 @@ def root_of(gram: Floats) -> Floats:
 
 
 def compressed(rows: Floats) -> Floats:
-    """Return rows of full row rank with the same Gram matrix, as few as possible."""
+    """Return rows of full row rank with the same Gram matrix, as few as possible.
+
+    For few rows F, FFᵀ = V Λ Vᵀ, and VᵀF has the Gram matrix FᵀF; rows with negligible eigenvalue are left out.
+    """
     if len(rows) >= rows.shape[1]:
         return root_of(rows.T @ rows)
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -241,6 +251,9 @@ def _make_piece(
 
     The piece averages the queries over the other axes and takes the means over the kept ones out. The factor has trace
     1; without any piece it is None and the weight 0.
+
+    Pieces of all queries, each times the root of its weight, are the rows; a key of one axis depends on the content
+    alone, so equal factors are found to be equal.
     """
     if part.domain.cells(attributes) > DENSE_CELLS:
         return _piece_by_chunks(part, attributes, keep)
@@ -308,7 +321,11 @@ def _integer_basis(basis: Floats | None, keep: tuple[int, ...], weights: AxisWei
 
 
 def _integer_pieces(basis: Floats, keep: tuple[int, ...], weights: AxisWeights) -> Floats:
-    """Return the pieces of integer arrays (m, sizes…), scaled to integers, shape (m, remaining cells)."""
+    """Return the pieces of integer arrays (m, sizes…), scaled to integers, shape (m, remaining cells).
+
+    Averages divide by n or by the sum of the weights along each axis; the product of these, `whole`, makes them
+    integers. With weights, common divisors of a row are removed.
+    """
     pairs = list(zip(weights, basis.shape[1:], strict=True))
     profiles = {axis: profile_of(own, size) for axis, (own, size) in enumerate(pairs) if own is not None}
     whole = np.prod([float(size if own is None else sum(own)) for own, size in pairs])

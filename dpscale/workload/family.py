@@ -375,6 +375,9 @@ class Family(ProductFamily):
 
         The default is exact for few cells. On a long axis it counts the intervals inside stretches of neighbouring
         cells: the sum for them is that of W for every stretch, less at most |Wu| √n.
+
+        A lower bound of the nuclear norm: W(I − u1ᵀ) differs from W by the rank-one matrix (Wu)1ᵀ of norm |Wu| √n, and
+        disjoint stretches of cells have queries of their own, whose norms add.
         """
         size = len(profile)
         if size <= STRETCH or not self.has_intervals:
@@ -414,7 +417,11 @@ class Family(ProductFamily):
         return np.asarray(np.add.reduceat(np.add.reduceat(weighed, starts, axis=0), starts, axis=1))
 
     def _block_queries(self, cut: Cut) -> Iterator[Floats]:
-        """Yield the queries on the blocks of a wide cut: overlaps of their intervals with the weights of the blocks."""
+        """Yield the queries on the blocks of a wide cut: overlaps of their intervals with the weights of the blocks.
+
+        `before[i]` is the weight of the cells before i, of which each whole block has 1, so before − b clipped to [0,
+        1] is the share of block b before i; an interval has the difference of its ends.
+        """
         low, high = self._listed_intervals(cut.size)
         before = np.concatenate([[0.0], np.cumsum(cut.spread(np.ones(len(cut.lengths))))])
         blocks = np.arange(len(cut.lengths))
@@ -451,7 +458,12 @@ class Family(ProductFamily):
         return np.asarray(np.mean([gram[np.ix_(place, place)] for place in places], axis=0))
 
     def _inner_intervals(self, size: int, start: int, run: BlockRun) -> Floats:
-        """Return `inner_gram` from the pieces of intervals: those within a block, and the ends of longer ones."""
+        """Return `inner_gram` from the pieces of intervals: those within a block, and the ends of longer ones.
+
+        An interval that ends in other blocks has a suffix in its first block and a prefix in its last; blocks that it
+        covers contribute a constant, which centring removes. `weights[a, b]` counts pieces from cell a to b, averaged
+        over blocks.
+        """
         low, high = self._listed_intervals(size)
         weights = np.zeros((run.size, run.size))
         (first, low), (last, high) = (np.divmod(one - start, run.size) for one in (low, high))
@@ -466,7 +478,10 @@ class Family(ProductFamily):
         return sum_of_intervals(weights)
 
     def inner_bound(self, cut: Cut, run: BlockRun) -> float:
-        """Return a lower bound of the optimum of the centred `inner_gram`."""
+        """Return a lower bound of the optimum of the centred `inner_gram`.
+
+        The bound (tr (G^½))²/m of the root of a centred Gram matrix; bounds of families add.
+        """
         cells = run.size
         families = self.inner_families(cut.size, cells)
         profile = np.full(cells, 1 / cells)

@@ -24,7 +24,10 @@ Asked = Sequence[tuple[Family, float]]  # families with their weights
 
 @lru_cache(maxsize=2)
 def generators(family: Family, size: int) -> tuple[Floats, Floats]:
-    """Return a and b of the Gram matrix G_ij = a_i b_j, i ≤ j, of a family with a tridiagonal inverse."""
+    """Return a and b of the Gram matrix G_ij = a_i b_j, i ≤ j, of a family with a tridiagonal inverse.
+
+    Row 0 of G is a_0 b_j and the last column a_i b_(n − 1); scaled so that a_0 = 1.
+    """
     ends = np.zeros((size, 2))
     ends[0, 0] = ends[-1, 1] = 1.0
     first, last = family.times_gram(ends).T
@@ -64,6 +67,8 @@ def _sums(family: Family, size: int, width: int) -> Floats:
 
     A node is `width` neighbouring cells; the last one may have fewer. If G_ij = before_min after_max, the sum follows
     from cumulated sums; if G depends on the distance alone, one node of each width is enough.
+
+    For G_ij = a_i b_j, i ≤ j, the sum over a node is 2 Σ_j b_j Σ_{i ≤ j} a_i − Σ a_i b_i.
     """
     nodes = -(-size // width)
     if family.tridiagonal(size) is not None:

@@ -141,6 +141,8 @@ class Prefix(Family):
 
         For equal weights the values are 1 / (2 sin(kπ / 2n)). Another profile changes the matrix by rank one, which
         moves only the first MODES of the values noticeably.
+
+        `missed` is d_j = j/n − Σ_{i<j} u_i of the module, and `moved` are its first modes z_k.
         """
         n = len(profile)
         values = 0.5 / np.sin(np.arange(1, n) * np.pi / (2 * n))
@@ -232,6 +234,8 @@ class Range(Family):
 
         On n cells these are √(n + 1) / (2 sin(kπ / (2n + 2))). Centring is of rank one: it is exact for the first
         MODES of the modes, and only the diagonal is kept for the rest.
+
+        `means` and `totals` are e_k·u and e_k·1 in the modes e_k of the module.
         """
         n = len(profile)
         values = math.sqrt(n + 1) / (2 * np.sin(np.arange(1, n + 1) * np.pi / (2 * n + 2)))
@@ -241,7 +245,11 @@ class Range(Family):
         return float(np.linalg.svd(few, compute_uv=False).sum() + rest.sum())
 
     def block_gram(self, cut: Cut) -> Floats:
-        """Average (min + 1)(n − max) over cells: a product for two blocks, and a sum within one."""
+        """Average (min + 1)(n − max) over cells: a product for two blocks, and a sum within one.
+
+        An interval contains cells i ≤ j in (i + 1)(n − j) ways. Averages over two blocks factorise; within a block the
+        mean of min and max of two cells is the middle ∓ half of their mean distance, `apart`.
+        """
         lengths = cut.lengths
         starts = np.cumsum(lengths) - lengths
         middle = _by_block(cut, [float(own @ np.arange(1, len(own) + 1)) for own in cut.within])
@@ -328,7 +336,11 @@ class Circular(Family):
         return float((math.sqrt(n / 2) / np.sin(np.arange(1, n) * np.pi / n)).sum())
 
     def block_gram(self, cut: Cut) -> Floats:
-        """Average n(n + 1)/2 − n d + d² over the distances d of cells of two blocks."""
+        """Average n(n + 1)/2 − n d + d² over the distances d of cells of two blocks.
+
+        `middles` and `spreads` are the mean and variance of a cell's position in each block; the mean of d² is the
+        squared distance of the middles plus both variances, and that of d within a block is twice the half distance.
+        """
         lengths, size = cut.lengths, cut.size
         places = [np.arange(len(own), dtype=np.float64) for own in cut.within]
         middle = [float(own @ at) for own, at in zip(cut.within, places, strict=True)]

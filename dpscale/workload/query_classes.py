@@ -44,7 +44,10 @@ class CellClasses:
     labels: tuple[Integers, ...]
 
     def distance(self, differences: Integers) -> int:
-        """Return the distance for differences of counts and estimates in integer units; exact."""
+        """Return the distance for differences of counts and estimates in integer units; exact.
+
+        Differences are clipped to `limit`, so that a sum over all cells fits 64 bits.
+        """
         limit = LARGEST_SUM // differences.size
         sums = np.clip(differences, -limit, limit)
         for axis, labels in enumerate(self.labels):
@@ -135,6 +138,9 @@ class QueryCandidates:
 
         Product families give labels on each axis, arrays of queries joint labels of all axes. `groups` are the cells
         of each attribute that are together already.
+
+        `listed` are the parts whose sets contain `names`. There are no classes if a part that does not list its queries
+        has a set that contains `names`, or if every cell is a class of its own.
         """
         inside = set(names)
         listed = [(part, queried) for part, queried in self.listed if inside <= set(queried)]

@@ -228,7 +228,10 @@ def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: In
 
 
 def _turns(records: list[_Records], ends: Integers, at: Integers) -> Integers:
-    """Return the turns of records, given by their positions in the concatenation."""
+    """Return the turns of records, given by their positions in the concatenation.
+
+    A turn is the position of a term in a loop over all sets and spaces; `ends` are the ends of the records' terms.
+    """
     block, found = np.searchsorted(ends, at, side="right"), np.empty(len(at), np.int64)
     for number, record in enumerate(records):
         own = block == number
@@ -237,7 +240,10 @@ def _turns(records: list[_Records], ends: Integers, at: Integers) -> Integers:
 
 
 def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Integers]:
-    """Return the distinct codes, sorted, and the position of each code among them."""
+    """Return the distinct codes, sorted, and the position of each code among them.
+
+    Few codes are marked in an array of all codes; many or textual codes are sorted.
+    """
     if codes.dtype.kind == "S" or most > 4 * len(codes) + ROOM:
         distinct, which = np.unique(codes, return_inverse=True)
         return distinct, which
@@ -247,7 +253,10 @@ def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Integers]:
 
 
 def _sums(keys: Integers, values: NDArray[np.float64], most: int) -> tuple[Integers, Integers, NDArray[np.float64]]:
-    """Return the distinct keys, the first occurrence of each, and the sum of its values in their order."""
+    """Return the distinct keys, the first occurrence of each, and the sum of its values in their order.
+
+    With few possible keys, the first occurrence is the last write of the reversed sequence, and sums need no sorting.
+    """
     if most > 4 * len(keys) + ROOM:
         distinct, first, which = np.unique(keys, return_index=True, return_inverse=True)
         return distinct, first.astype(np.int64), np.asarray(np.bincount(which, values, len(distinct)), np.float64)
@@ -292,7 +301,11 @@ def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms:
 
 
 def alike(rows: Integers) -> tuple[Integers, Integers]:
-    """Return the first of each group of equal rows, and the group of every row."""
+    """Return the first of each group of equal rows, and the group of every row.
+
+    Rows are hashed to 64 bits with a mixing function per column; equal hashes are checked, and a collision leads to an
+    exact comparison.
+    """
     words = np.zeros(len(rows), np.uint64)
     for axis in range(rows.shape[1]):
         word = np.ascontiguousarray(rows[:, axis]).view(np.uint64) + np.uint64(axis * int(GOLDEN) % 2**64)
@@ -430,6 +443,8 @@ class Subworkloads(Sequence[Subworkload]):
         """Return the subworkloads with those on some attribute sets flagged `fourier`.
 
         Raises PlanError if a set has no subworkload.
+
+        The flagged subworkloads become classes of their own, numbered after the others.
         """
         places = {self._set(i): i for i in range(len(self))}
         if missing := [names for names in sets if not names or names not in places]:
@@ -534,7 +549,11 @@ class _Split:
         return self.terms.setdefault(tuple([factor.key for factor in factors]), len(self.terms))
 
     def _products(self, part: WorkloadPart, attributes: AttributeSet) -> list[Left]:
-        """Return the terms of a set of products: factors of the remaining axes, and the weights of all axes."""
+        """Return the terms of a set of products: factors of the remaining axes, and the weights of all axes.
+
+        A set with weight w adds on the residual A' the factors of A' times w · Π of their traces · Π of the mean
+        squares of the other axes.
+        """
         triples = zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True)
         axes = [axis_of(family, size, self.weights.get(name)) for family, size, name in triples]
         return [Left(kept, self._term([axes[i].factor for i in kept]),
@@ -545,6 +564,8 @@ class _Split:
         """Return the residuals of a part on a set whose queries are no product: a piece for each subset of kept axes.
 
         Raises PlanError if the array over the cells of the set would be too large.
+
+        A piece without weight is numbered NOWHERE.
         """
         cells = part.domain.cells(attributes)
         if cells > DENSE_CELLS and cells * part.count(attributes) > self.most_entries:

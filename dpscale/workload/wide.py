@@ -87,7 +87,10 @@ def even_cut(size: int, blocks: int | None = None) -> Cut:
 
 
 def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Floats]:
-    """Return the division of a wide axis given by its integer weights, and the weights of its blocks; default: even."""
+    """Return the division of a wide axis given by its integer weights, and the weights of its blocks; default: even.
+
+    Within a run, all blocks have weights in the proportions of the first one.
+    """
     if weights is None:
         cut = even_cut(size)
         return cut, cut.lengths / size
@@ -170,7 +173,10 @@ class WideGram:
 
 
 def _contrasts(size: int) -> Floats:
-    """Return orthonormal centred rows: each cell but the first against the cells before it."""
+    """Return orthonormal centred rows: each cell but the first against the cells before it.
+
+    Row k has ones on the cells 0 … k − 1 and −k on cell k, over √(k (k + 1)).
+    """
     before = np.arange(1, size, dtype=np.float64)
     rows = np.tril(np.ones((size - 1, size)))
     rows[np.arange(size - 1), np.arange(1, size)] = -before
@@ -181,6 +187,9 @@ def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[
     """Return the trace of a family's centred Gram matrix, and uᵀGu, the part of its means.
 
     The trace includes the blocks and the cells within them.
+
+    The order: single cells have the centring itself; weights that no cut represents use tr G − 2 1ᵀGu + n uᵀGu, which
+    needs no matrix; a cut has the traces between and within the blocks, weighted by the numbers of blocks.
     """
     if family.is_identity and weights is None:
         return size - 1.0, 1 / size

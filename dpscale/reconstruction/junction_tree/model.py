@@ -140,7 +140,11 @@ class GraphicalModel:
         return table.transpose([ordered.index(name) for name in names])
 
     def given(self, **cells: int | Sequence[int]) -> GraphicalModel:
-        """Return the model of the records with a cell, or one of several; its `total` is approximately their number."""
+        """Return the model of the records with a cell, or one of several; its `total` is approximately their number.
+
+        Other cells of the attribute have the log-potential IMPOSSIBLE. Z is the sum over all cells, so the ratio of the
+        new to the old Z is the share of the records.
+        """
         known = dict(self.cells)
         for name, own in cells.items():
             self._ordered([name])

@@ -138,7 +138,11 @@ def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[
 
 
 def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> JunctionTree:
-    """Return a tree of largest separators (Prim's algorithm), starting from the largest clique."""
+    """Return a tree of largest separators (Prim's algorithm), starting from the largest clique.
+
+    A separator is the set of attributes that two cliques share. A tree of largest separators over the cliques of a
+    triangulation has the running intersection property.
+    """
     remaining = sorted(cliques, key=lambda clique: -cells_of(sizes, clique))
     ordered, parents = remaining[:1], [-1] if remaining else []
     # of each remaining clique, the size of its largest separator and the number of the clique in the tree
@@ -160,7 +164,10 @@ def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> Junc
 
 
 def log_sum(table: Floats, axes: tuple[int, ...]) -> Floats:
-    """Return log Σ exp over some axes."""
+    """Return log Σ exp over some axes.
+
+    The largest entry is subtracted first, so that exponentials do not overflow.
+    """
     if not axes:
         return table
     most = table.max(axis=axes, keepdims=True)
@@ -198,6 +205,9 @@ def collect_messages(
     """Return every clique's message to its parent, and log Z or the largest log-potential.
 
     `potentials` are updated in place; afterwards each includes all messages from its children.
+
+    Children have larger indices than their parents, so a pass from the last clique to the first collects all messages.
+    A message sums (or takes the maximum) over the attributes that the parent does not have; the root's has no axes.
     """
     reduce = largest if reduced is largest else log_sum
     messages: list[Floats] = [np.zeros(())] * len(potentials)
@@ -213,6 +223,9 @@ def calibrate_cliques(tree: JunctionTree, potentials: list[Floats]) -> tuple[lis
     """Return the probabilities of every clique's cells, and log Z. `potentials` are overwritten.
 
     Cliques are processed after their parents, which send the probabilities of the separator divided by the message.
+
+    After the first pass the root's table is its log-probability plus log Z. A child's table already has the factors
+    below it, whose sum over its other attributes is its message, so log p(separator) − message completes it.
     """
     messages, total = collect_messages(tree, potentials)
     for index, clique in enumerate(tree.cliques):
@@ -233,7 +246,11 @@ Labelled = tuple[AttributeSet, Floats]
 
 
 def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSet) -> Floats:
-    """Return the probabilities of `wanted`, one axis each in that order, from the probabilities of the cliques."""
+    """Return the probabilities of `wanted`, one axis each in that order, from the probabilities of the cliques.
+
+    Each clique contributes the probability of its relevant attributes given those shared with its parent; products are
+    summed over attributes that neither `wanted` nor the parent needs.
+    """
     where = {name: next(index for index, clique in enumerate(tree.cliques) if name in clique) for name in wanted}
     needed = _joining(tree, set(where.values()))
     messages: dict[int, list[Labelled]] = {index: [] for index in needed}
@@ -253,7 +270,10 @@ def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSe
 
 
 def _joining(tree: JunctionTree, some: set[int]) -> set[int]:
-    """Return the cliques on the paths between some cliques."""
+    """Return the cliques on the paths between some cliques.
+
+    Cliques above the lowest common ancestor (`top`, the common one with the largest index) are not needed.
+    """
     paths = [_upwards(tree, index) for index in some]
     common = set.intersection(*map(set, paths))
     top = max(common)

@@ -77,7 +77,10 @@ def consistent_pairs(
 
 
 def _agreement(one: Floats, other: Floats, alone: Floats) -> float:
-    """Return the share of the mean of two departures that both have, between 0 and 1, in whole steps."""
+    """Return the share of the mean of two departures that both have, between 0 and 1, in whole steps.
+
+    α of the module for departures `one` and `other`, with 1/p of the independent table `alone` as weights.
+    """
     weight = 1 / np.maximum(alone, LEAST)
     of_mean = float((weight * ((one + other) / 2) ** 2).sum())
     share = float((weight * one * other).sum()) / max(of_mean, LEAST)
@@ -96,7 +99,10 @@ def _with_larger(model: LowOrder) -> LowOrder:
 
 @named_task("sweep-pairs")
 def _sweep_population(pairwise: PairwiseModel, release: str, part: tuple[int, Integers32]) -> Floats:
-    """Return the shares of swept rows in the cells of all pairs; `part` is the number of a population and its rows."""
+    """Return the shares of swept rows in the cells of all pairs; `part` is the number of a population and its rows.
+
+    Feedback acts on all pairs in use, with targets of the rows' number times the shares, and its strength β increases.
+    """
     (number, rows), targets = part, pairwise.targets
     stream = PublicStream(release, f"consistent {number}" if number else "consistent")
     counts = targets.shares * len(rows)

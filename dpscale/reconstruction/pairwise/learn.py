@@ -54,7 +54,11 @@ class PairLayout:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Start of each pair's table, shape (d, d, 2): in the flat vectors and in the loops' vectors; −1: none."""
+        """Start of each pair's table, shape (d, d, 2): in the flat vectors and in the loops' vectors; −1: none.
+
+        In the loops' vectors a pair i < j is stored twice: at 2 · start with the entries over i adjacent, and behind it
+        with those over j.
+        """
         starts = np.full((len(self.sizes), len(self.sizes), 2), -1, np.int64)
         at = 0
         for i, j in self.pairs:
@@ -145,6 +149,8 @@ def pair_targets(model: LowOrder, memory: int) -> PairTargets:
     """Return the pairs of a model as targets; a pair without a table is independent.
 
     If not all pairs fit the memory, measured and small ones are preferred.
+
+    A share is a count over the number of records. `known` are the pairs that were measured.
     """
     layout = _layout(model, memory)
     ones = _rounded(np.concatenate([model.coarse[name] / model.total for name in layout.names]))
@@ -366,7 +372,11 @@ def population_ends(count: int) -> Integers:
 
 @named_task("learn-pairs")
 def _learn_population(targets: PairTargets, release: str, start: Start, part: tuple[int, int]) -> Population:
-    """Learn from some rows; `part` is the number of the population and that of its rows."""
+    """Learn from some rows; `part` is the number of the population and that of its rows.
+
+    After each sweep, θ changes by κ β (T − C)/S on measured cells, with the targets T, the counts C and the scale S = T
+    + FLOOR. The last sweeps are summed in two halves, `sampled`.
+    """
     number, count = part
     layout, stream = targets.layout, PublicStream(release, f"learn {number}" if number else "learn")
     rows, theta = start(targets, count, stream)
@@ -389,6 +399,9 @@ def _shrunk_target(targets: PairTargets, one: Floats, other: Floats) -> Floats:
     """Return the mean of two halves of the sweeps, with its departure from independence shrunk by their agreement.
 
     Σ (s − p)(t − p)/p contains no sampling noise; Σ (m − p)²/p of the mean m does.
+
+    With s and t the shares of both halves, m their mean and p independence, the pair becomes p + α (m − p), where α is
+    the ratio of these two sums, between 0 and 1 and rounded to steps.
     """
     layout, mean = targets.layout, (one + other) / 2
     for i, j in layout.pairs:

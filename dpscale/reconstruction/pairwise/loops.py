@@ -41,7 +41,11 @@ def uniform(state: Words) -> np.float32:
 
 @compiled("int64(float32[::1], int64, float32[::1], uint64[::1])", inline="always")
 def sample_index(logits: Floats32, count: int, weights: Floats32, state: Words) -> int:
-    """Return an index with probability proportional to exp(logit); `weights` is working memory."""
+    """Return an index with probability proportional to exp(logit); `weights` is working memory.
+
+    Inverts the cumulative weights at a uniform point; logits are reduced by the largest, so that no exponential
+    overflows.
+    """
     top = logits[0]
     for a in range(1, count):
         top = max(top, logits[a])
@@ -69,7 +73,10 @@ def weigh(
     starts: Integers, used: Flags, sizes: Integers, targets: Floats, scale: Floats, theta: Floats, counts: Floats,
     beta: float, weights: Floats32, slopes: Floats32,
 ) -> None:  # fmt: skip
-    """Write W = θ − β (C + ½ − T) / S and its slope β / S for the pairs in use, in both orientations."""
+    """Write W = θ − β (C + ½ − T) / S and its slope β / S for the pairs in use, in both orientations.
+
+    C are the counts, T the targets and S the scale: a further row in a cell changes (C − T)²/2 by C + ½ − T.
+    """
     for i in range(len(sizes)):
         for j in range(i + 1, len(sizes)):
             if not used[i, j]:
@@ -137,7 +144,11 @@ def move(
     weights: Floats32,
     slopes: Floats32,
 ) -> None:
-    """Update the weights of pairs after a value changes."""
+    """Update the weights of pairs after a value changes.
+
+    The weight of the old value's cell rises by its slope β/S, since a row left it, and that of the new value's cell
+    falls; both orientations of the pair (`line` and `back`) are updated.
+    """
     for t in range(count):
         back, line = near[t, U2] + np.uint64(row[near[t, U0]]), lines[t]
         left, joined = slopes[line + old], slopes[line + new]
@@ -160,7 +171,10 @@ def move_triples(
     new: np.uint64,
     triples: Floats32,
 ) -> None:
-    """Update the weights of triples after a value changes."""
+    """Update the weights of triples after a value changes.
+
+    As `move`, with three orientations of a triple; slopes are stored behind the weights of a line.
+    """
     for t in range(count):
         j, k, line = np.uint64(row[around[t, U0]]), np.uint64(row[around[t, U1]]), lines[t]
         by_j, by_k = around[t, U5] + k * around[t, U7] + j, around[t, U8] + j * around[t, U10] + k

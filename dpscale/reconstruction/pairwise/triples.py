@@ -41,7 +41,11 @@ def missing_triples(model: LowOrder, sets: Iterable[AttributeSet]) -> list[Attri
 def add_triples(
     model: LowOrder, pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str, each: ParallelMap = serial_map
 ) -> LowOrder:
-    """Return the model with a table for each of `sets`; the rows follow from `release`, its public name."""
+    """Return the model with a table for each of `sets`; the rows follow from `release`, its public name.
+
+    `by` is the departure of the pairwise model from the table of the pairs alone (`expected`); the share of it that is
+    taken follows from measured triples.
+    """
     if not sets:
         return model
 
@@ -133,7 +137,10 @@ def _halves(count: int) -> tuple[int, int]:
 
 
 def _departure(by_pairs: LowOrder, sampled: HalfShares, names: AttributeSet) -> Departure:
-    """Return α ((s + t)/2 − p) of a set."""
+    """Return α ((s + t)/2 − p) of a set.
+
+    Both halves are fitted to the pairs of `expected` first, so that they differ from it in the triple's own part alone.
+    """
     expected = by_pairs.coarse_marginal(names)
     margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
     first, second = (_fit_triples(half, expected, margins) - expected for half in sampled[names])
@@ -152,6 +159,9 @@ def _departure_share(measured_departures: Sequence[tuple[Departure, Floats]]) ->
     """Return which share of the model's departures from the pairs to take, between 0 and 1.
 
     It is 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error.
+
+    w = Σ measured · model / Σ model² is the slope of a regression through 0, and s the root of its summed squared
+    residuals (per set) over Σ model².
     """
     if len(measured_departures) < FEW:
         return 1.0

@@ -218,7 +218,11 @@ class Aggregates:
         return CellValues(self.scope, None).number(node)
 
     def _sum(self, node: Any) -> Value:
-        """Return a sum or difference: of counts and sums, of ratios, or of a ratio and a number."""
+        """Return a sum or difference: of counts and sums, of ratios, or of a ratio and a number.
+
+        The order: two combinations of terms add their terms; a ratio and a number shift the ratio; otherwise ratios add
+        as a `RatioSum`, a number going to the shift of the first ratio.
+        """
         left, right = self.value(node.left), self.value(node.right)
         sign = -1.0 if isinstance(node, exp.Sub) else 1.0
         if isinstance(left, TermSum) and isinstance(right, TermSum):
@@ -416,7 +420,10 @@ class Aggregates:
         return [replace(piece, factor=factor * piece.factor) for piece in self._pieces(other, where)]
 
     def _branches(self, node: Any, where: CellCondition) -> Iterator[Piece]:
-        """Yield the parts of CASE or IF: of each branch, on the records of its condition and of none before it."""
+        """Yield the parts of CASE or IF: of each branch, on the records of its condition and of none before it.
+
+        `remaining` are the records for which no earlier condition was true; ELSE has what remains at the end.
+        """
         branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
         default = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
         operand = node.this if isinstance(node, exp.Case) else None
@@ -431,7 +438,11 @@ class Aggregates:
             yield from self._pieces(default, remaining)
 
     def _not_true(self, node: Any, test: Any) -> CellCondition:
-        """Return the records for which a condition is false or unknown."""
+        """Return the records for which a condition is false or unknown.
+
+        One factor is negated cell by cell, including unknown cells. Several factors have no such complement as a
+        product, so they are refused if a cell may be unknown.
+        """
         true, false = self.conditions.read(test), self.conditions.read(test, negated=True)
         if not true.factors:
             return self.conditions.nothing()
@@ -493,6 +504,9 @@ class Aggregates:
         """Return t, n and q of an argument with one column or constants, its centre and half its range.
 
         With t = (x − centre) / half, these are the sums of t, of 1 and of t² over the records with a value.
+
+        Constants have t and q directly from counts. A number has its `centred_rows`. The cells of an attribute have
+        values, centred on the middle of their range; cells without a value have t = n = q = 0.
         """
         pieces = self._of_one_kind(node, pieces)
         columns = {piece.column for piece in pieces}
@@ -545,7 +559,12 @@ class Aggregates:
         return constants
 
     def _mean(self, node: Any, pieces: Sequence[Piece]) -> Value:
-        """Return the mean of an argument, a ratio: of a flag (0 or 1) the share of records, else of t and n."""
+        """Return the mean of an argument, a ratio: of a flag (0 or 1) the share of records, else of t and n.
+
+        A flag has pieces of the constants 0 and 1 alone: its mean is the number of ones over all records, which lies in
+        0 … 1. Several columns have the ratio of sum and count. With one column, t/n is scaled by half the range and
+        shifted by the centre.
+        """
         if {piece.column for piece in pieces} == {""} and {piece.factor for piece in pieces} <= {0.0, 1.0}:
             ones = _total([self._counted(piece.condition) for piece in pieces if piece.factor])
             return Quotient(ones, _whole([self._counted(piece.condition) for piece in pieces], self.where, pieces),
@@ -626,7 +645,10 @@ def _joined_factors(one: CellCondition, other: CellCondition) -> CellCondition |
 
 
 def _ends(above: TermSum, below: TermSum) -> tuple[float, float]:
-    """Return the range of a ratio: 0 to 1 for the counts of a part of records and of all of them, or a multiple."""
+    """Return the range of a ratio: 0 to 1 for the counts of a part of records and of all of them, or a multiple.
+
+    A ratio has a range if both sides are one count each, and the records of the upper one are among those of the lower.
+    """
     counts = []  # factor and term of each multiple of a count
     for value in (above, below):
         if len(value.terms) == 1 and not value.constant and not value.terms[0][1].axis:

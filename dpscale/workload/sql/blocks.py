@@ -143,6 +143,8 @@ class GroupedQueries:
         """For each attribute with a key, the row of each of its cells (−1: none) and the key groups of each row.
 
         Several keys on one hierarchy share the axis of its finest level. The key groups have the shape (keys, rows).
+
+        `kinds` are the distinct columns of key groups over the admitted cells: each is a row of the axis.
         """
         by_name: dict[str, list[int]] = {}
         for place in self.places:
@@ -330,7 +332,10 @@ class GroupedQueries:
         return any(self.domain.hierarchy_of(name) is not None for name in names)
 
     def planned_part(self, matrices: dict[str, Matrix], weight: float) -> WorkloadPart:
-        """Return products as they are planned: on levels of hierarchies by all cells, with the same sum of weights."""
+        """Return products as they are planned: on levels of hierarchies by all cells, with the same sum of weights.
+
+        Matrices on levels are replaced by all cells, with the weight scaled so that the sum of squared entries remains.
+        """
         planned = dict(matrices)
         for name, matrix in matrices.items():
             if matrix.array is not None and self.has_levels([name]):
@@ -469,7 +474,11 @@ def _check_single(block: GroupedQueries, value: Value) -> None:
 
 
 def planned(value: Value) -> list[tuple[TermSum, float]]:
-    """Return the linear queries from which a value follows, with their weights for answers of unit size."""
+    """Return the linear queries from which a value follows, with their weights for answers of unit size.
+
+    Weights are unit⁻²: an answer of unit size counts like one record. The count of a ratio has a smaller share, because
+    its error matters only as far as the ratio differs from the middle of its range.
+    """
     match value:
         case TermSum():
             return [(value, unit_of(value) ** -2.0)] if value.terms else []
@@ -519,6 +528,9 @@ def _linear_part(block: GroupedQueries, linear: TermSum, weight: float) -> Workl
     """Return a combination of terms as a part of a workload: as a product if it is one, otherwise as an array.
 
     Queries on levels of hierarchies that are no product are planned by all cells.
+
+    `combined` returns the terms as one product with matrices that differ on one attribute at most. The order: a
+    product; a combination over levels, planned by all cells with the same sum of weights; an array over all cells.
     """
     as_product = block.combined([linear])
     if as_product is not None:
