@@ -189,6 +189,9 @@ class MarginalShard:
         """Return the L1 distances of the counts of some sets from their estimates.
 
         Those of sets in `classes` are between sums over classes of cells. Small tables are computed together.
+
+        `classes` has the classes of cells that no query distinguishes, for listed queries. Small dense tables are
+        compared in batches of TOGETHER.
         """
         distances, small = dict[AttributeSet, int](), list[AttributeSet]()
         for names in sets:

@@ -188,7 +188,10 @@ class MeasurementStore:
         return text
 
     def decisions(self) -> Iterator[Decision]:
-        """Yield the decisions in order: the first one from the plan, the others from disk."""
+        """Yield the decisions in order: the first one from the plan, the others from disk.
+
+        A later decision must have the number of its file and, from the third on, the groups of the one before (`fits`).
+        """
         taken: list[Decision] = [self.measurement_plan.first_decision()]
         while present(self._path(len(taken))):
             number, decision = len(taken), self._read(len(taken))
@@ -213,6 +216,8 @@ class MeasurementStore:
         """Return the state after all completely measured decisions, and the decision that lacks measurements or None.
 
         There is no state before the first decision is completely measured, and none without rounds.
+
+        A state follows from the decisions before it and their values; a decision without all values ends the chain.
         """
         taken, state = list(self.decisions()), None
         for decision in taken:
@@ -352,7 +357,10 @@ class _Values(Sequence[Floats]):
         yield from (self[i] for i in range(at, len(self)))
 
     def _read(self, first: int, end: int) -> Iterator[Floats]:
-        """Yield the values of successive requests of one file."""
+        """Yield the values of successive requests of one file.
+
+        The labels of all requests of the span are compared at once; `flat` has their values one after the other.
+        """
         starts, positions = self._layout.starts, range(first, end)
         texts = pa.array([self._requests.text(index) for index in positions], pa.string())
         flat = self.released.read_span(self.decision, (first, end), starts, texts)

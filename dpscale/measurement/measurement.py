@@ -81,6 +81,8 @@ def _has_limbs(block: Block) -> bool:
 
     Factors of the four kinds below need a width of limbs at which no intermediate sum overflows; a centred tree of
     many leaves has none. All other factors are split into digits, so every width is possible.
+
+    `wide.has_width` is True if some limb width keeps all sums of the factors' products within 64 bits.
     """
     if not any(factor.kind in ("tree", "layered", "spectral", "circulant") for factor in block.factors):
         return True
@@ -105,7 +107,11 @@ def _in_words(block: Block, draw: Draw, counts: Integers, multiplier: int, strea
 
 
 def _in_limbs(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
-    """Return multiplier · K · counts + noise as floats, rounded once; integers are several words (limbs) each."""
+    """Return multiplier · K · counts + noise as floats, rounded once; integers are several words (limbs) each.
+
+    `limbs` has multiplier · K · counts as little-endian limbs of `bits` bits, and (high, low) the noise as 128 bits;
+    both are added and rounded to the nearest float.
+    """
     from dpscale.measurement import wide  # imports numba
 
     limbs, bits = wide.limb_product(block.factors, counts * multiplier, multiplier * absolute_sum(counts))
@@ -122,7 +128,10 @@ def _unbounded(block: Block, draw: Draw, counts: Integers, multiplier: int, stre
 
 
 def _multiplications(block: Block) -> int:
-    """Return the number of 64-bit integer multiplications by matrices in `_product`, which numpy performs slowly."""
+    """Return the number of 64-bit integer multiplications by matrices in `_product`, which numpy performs slowly.
+
+    Before a factor, `done` rows of the factors before and `left` cells of it and the others are multiplied.
+    """
     done, left, number = 1, math.prod(factor.cells for factor in block.factors), 0
     for factor in block.factors:
         number += done * left * factor.rows * factor.is_product
@@ -270,6 +279,9 @@ def check_affordable(
 
     `parts_of` returns the equal draws of a decision: whether their noise is Laplace (pure), the cost of one, their
     number.
+
+    Sums of what is spent are rounded down and compared with the exact charge; the squares of ε are charged too, because
+    a composition may use them.
     """
     parts = [part for decision in decisions for part in parts_of(decision)]
     of_gaussian = [(cost, number) for is_pure, cost, number in parts if not is_pure]
@@ -305,7 +317,10 @@ def decision_parts(decision: Decision, rows_per_unit: int) -> list[Part]:
 
 
 def add_noise(exact: Integers, draw: Draw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Return multiplier · exact + noise, rounded once to float64."""
+    """Return multiplier · exact + noise, rounded once to float64.
+
+    64-bit integers are used only if neither the product nor the sum can overflow; otherwise Python integers.
+    """
     stream = open_stream(secret, "noise", record)
     if draw.multiplier * int(np.abs(exact).max(initial=0) + 1) < SAFE and draw.fits_words:
         noise = draw.words(stream, exact.size).reshape(exact.shape)

@@ -111,7 +111,10 @@ def plan_units(
 
 
 def _draw(what: str, budget: Budget, share: float, sensitivities: tuple[int, int]) -> Draw:
-    """Return the noise at a share of a budget, for an L1 and a squared L2 sensitivity."""
+    """Return the noise at a share of a budget, for an L1 and a squared L2 sensitivity.
+
+    The unit's rows are already in the sensitivities, so the noise is for one row per unit.
+    """
     amount, (first, second) = Fraction(budget.amount) * Fraction(share), sensitivities
     laplace = budget.noise == LAPLACE
     draw = laplace_draw(first, amount, 1, what) if laplace else gaussian_draw(second, amount, 1, what)

@@ -46,6 +46,9 @@ def limb_product(factors: Sequence[Factor], counts: Integers, bound: int | None 
 
     A factor is applied to the leading axis and its rows become the last axis; after all factors the axes are in order
     again. `bound` is the sum of absolute counts, below 2^62. The last limb has the sign.
+
+    `bound` limits the absolute sum of the numbers; each factor multiplies it by its largest entry, and the number of
+    limbs grows with it.
     """
     bound = int(np.abs(counts).sum()) if bound is None else bound
     bits = limb_bits(factors, bound)
@@ -87,6 +90,9 @@ def digit_count(factor: Factor, bits: int) -> float:
     """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices.
 
     A factor of `ON_WORDS` is not split.
+
+    A product is exact if (row sum of K) · 2^bits is at most EXACT, the range of integers in float64. Digits of K have
+    at most 2^(bits − 1) in absolute value, so `cells` of them must fit as well.
     """
     if isinstance(factor, ON_WORDS):
         return 1 if factor.largest_row_sum << bits <= WORDS else math.inf
@@ -98,7 +104,10 @@ def digit_count(factor: Factor, bits: int) -> float:
 
 
 def digits(matrix: Integers, bits: int, number: int) -> list[Floats]:
-    """Return digits with K = Σ digit_i 2^(bits i), |digit| <= 2^(bits−1); the last digit is the remainder."""
+    """Return digits with K = Σ digit_i 2^(bits i), |digit| <= 2^(bits−1); the last digit is the remainder.
+
+    A balanced digit is the remainder modulo 2^bits in −2^(bits − 1) … 2^(bits − 1) − 1.
+    """
     half, parts = 1 << (bits - 1), []
     for _ in range(number - 1):
         parts.append((matrix + half & (2 * half - 1)) - half)

@@ -58,7 +58,11 @@ def assign_links(
 
 
 def _ends(side: Side, degrees: list[Integers], stream: PublicStream) -> Integers:
-    """Return rows repeated by their degrees, profile by profile, in random order within each."""
+    """Return rows repeated by their degrees, profile by profile, in random order within each.
+
+    A row occurs as often as it has links. The stable sort by profile after a permutation makes the order random within
+    each profile, in the order of the profiles.
+    """
     rows = np.argsort(side.of, kind="stable")
     ends = np.repeat(rows, np.concatenate(degrees)) if len(rows) else rows
     order = stream.permutation(len(ends))
@@ -66,7 +70,11 @@ def _ends(side: Side, degrees: list[Integers], stream: PublicStream) -> Integers
 
 
 def _separate_duplicates(pairs: Integers, first: Integers, second: Integers, rows: int, stream: PublicStream) -> None:
-    """Swap ends of duplicate links with links of the same profile on that side, in place."""
+    """Swap ends of duplicate links with links of the same profile on that side, in place.
+
+    A pair (a, b) has the key a · rows + b. The sides are swapped in turn, until the number of duplicates falls too
+    slowly (FALLS per round); the remaining ones are swapped one by one.
+    """
     groups, before = (_LinkIndex.of(first), _LinkIndex.of(second)), math.inf
     twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), 0
     while 0 < len(twice) < FALLS * before:
@@ -125,6 +133,9 @@ def _swap_duplicate(pairs: Integers, i: int, tried: list[int], side: int, rows: 
 
     `there` counts the pairs (a, b) under a · rows + b; `side` is the end that is swapped. `pairs` and `there` change
     in place.
+
+    After the swap with (c, d), the pairs (a, d) and (c, b) exist. `more` is the change of the number of duplicates: one
+    for each of these that is there already, less one for (a, b), and less one if (c, d) is a duplicate too.
     """
     (a, b), best = pairs[i].tolist(), -1
     if there[a * rows + b] < 2:
@@ -245,7 +256,12 @@ def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: PairTable
 
 
 def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: float) -> Floats:
-    """Return the target of the sums: those of the children as drawn, plus the shrunken departure of the noisy sums."""
+    """Return the target of the sums: those of the children as drawn, plus the shrunken departure of the noisy sums.
+
+    `scale` is the ratio of the pairs of the first table, noisy over drawn, so that sums of all tables compare. A
+    departure is multiplied by carried/(carried + ridge): `carried` is the expected count, and `ridge` the shrinkage of
+    its table.
+    """
     starts = tables.starts
     scale = max(float(noisy[: starts[1]].sum()), 1.0) / max(float(now[: starts[1]].sum()), 1.0)
     expected = now * scale
@@ -372,7 +388,11 @@ class ChildModel:
     most: int
 
     def draw(self, above: NDArray[np.integer], below: NDArray[np.integer], stream: PublicStream) -> Integers:
-        """Return the links between parents and children of these profiles, as positions, shape (links, 2)."""
+        """Return the links between parents and children of these profiles, as positions, shape (links, 2).
+
+        Without groups, `one` and `two` are the rows by profile, and the links are rounded by profile; with groups by
+        group, and `each` has the expected links of every parent.
+        """
         one, two = (rows_of_profiles(side, of)[0] for side, of in zip(self.sides, (above, below), strict=True))
         if self.groups is None:
             u, v, expected = one, two, self._share(self.sides, above, below)
@@ -406,7 +426,11 @@ class ChildModel:
         return row_degrees(each, self.law, u, totals, stream)
 
     def _share(self, sides: tuple[Side, Side], above: NDArray[np.integer], below: NDArray[np.integer]) -> Floats:
-        """Return the expected links of some rows, one for each child."""
+        """Return the expected links of some rows, one for each child.
+
+        The rows have a part of the rows of each profile (`parts`), so of its links; columns are then scaled to one link
+        for each child.
+        """
         (one, first), (two, second) = rows_of_profiles(sides[0], above), rows_of_profiles(sides[1], below)
         parts = one.counts / sides[0].counts[first], two.counts / sides[1].counts[second]
         found = self.expected[np.ix_(first, second)] * np.outer(*parts)

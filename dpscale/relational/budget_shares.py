@@ -64,7 +64,10 @@ class Expected:
 
     @cached_property
     def _moments(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Σ x, Σ x², Σ x y and Σ y² over the links' ends, with x the features and y the unclipped features."""
+        """Σ x, Σ x², Σ x y and Σ y² over the links' ends, with x the features and y the unclipped features.
+
+        x are the clipped and rounded features, in units (`STEP` per integer step), and y the unclipped ones.
+        """
         totals = [np.zeros(len(self.blocks)) for _ in range(4)]
         for start in range(0, len(self.ends), CHUNK):
             some, ends = self.side.profiles[start : start + CHUNK], self.ends[start : start + CHUNK]
@@ -107,7 +110,12 @@ def residual(carried: Floats, open_: Floats, scale: float, precision: float) -> 
 
 
 def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], scales: tuple[float, float]) -> float:
-    """Return the expected L1 error over all 3-way cross marginals, up to a factor; 2-way if a side has one."""
+    """Return the expected L1 error over all 3-way cross marginals, up to a factor; 2-way if a side has one.
+
+    `residual` is what remains of a departure after shrinkage, for every column; `cells` weighs it by the values that
+    the column represents. Columns are added by attribute (`blocks`), and triples of two attributes of one side and one of
+    the other have the root of their summed squares.
+    """
     pu, pv, puv = precisions
     ones, pairs = scales
     eu = residual(u.carried, u.open, ones, pu) * u.features.cells
@@ -208,6 +216,7 @@ def _refined(question: LinkProblem, u: Expected, v: Expected, start: Floats) -> 
 
 
 def _valued(question: LinkProblem, u: Expected, v: Expected, logits: Floats) -> Shares:
+    """Evaluate shares, without those below LEAST; a known side has a practically infinite precision, at no cost."""
     weights = np.exp(logits - logits.max())
     weights /= weights.sum()
     precisions = _scaled(question, u.features, v.features, np.where(weights < LEAST, 0.0, weights))
@@ -216,7 +225,11 @@ def _valued(question: LinkProblem, u: Expected, v: Expected, logits: Floats) -> 
 
 
 def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) -> tuple[float, float, float]:
-    """Return precisions in these proportions that use up the budget."""
+    """Return precisions in these proportions that use up the budget.
+
+    A precision proportional to weight over the range of a sum (`ranges`: U − g, V − h and UV) makes the weights shares
+    of the cost. The exact cost of these precisions is scaled to the budget; ROUNDING keeps it below.
+    """
     bounds = [(Fraction(one.squared, 4**BITS), Fraction(one.least, 4**BITS)) for one in (u, v)]
     (big_u, g), (big_v, h) = bounds
     ranges = [

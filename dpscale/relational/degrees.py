@@ -66,6 +66,9 @@ def _bounded_binomial(mean: float, dispersion: float, bound: int) -> Floats:
     """Return the probabilities of degrees ≤ 0 … bound − 1, if degrees above the bound count as the bound.
 
     The mean of the bounded degrees is `mean`; the variance of the unbounded ones is m + dispersion m².
+
+    A count min(X, bound) has the mean Σ_{v < bound} P(X > v) = bound − Σ P(X ≤ v). It increases with the mean m
+    (`free`) of X, which is found by bisection; without dispersion X is Poisson, else negative binomial.
     """
 
     def cumulative(free: float) -> Floats:
@@ -111,7 +114,10 @@ def limit_links(
 
 
 def tilt_distributions(shares: Floats) -> tuple[Floats, Floats]:
-    """Return exponentially tilted distributions of degrees in order of increasing mean, and their means."""
+    """Return exponentially tilted distributions of degrees in order of increasing mean, and their means.
+
+    A tilt by t multiplies the share of degree k by e^(tk); means increase with t.
+    """
     values = np.arange(len(shares))
     with np.errstate(divide="ignore"):
         energy = np.log(_open(shares)) + TILTS[:, None] * values
@@ -121,7 +127,10 @@ def tilt_distributions(shares: Floats) -> tuple[Floats, Floats]:
 
 
 def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], stream: PublicStream) -> Integers:
-    """Return links without random ones that exceed the bound of a row on either side."""
+    """Return links without random ones that exceed the bound of a row on either side.
+
+    `rank` is the number of a link among those of its row, in random order.
+    """
     for side, most in enumerate(bounds):
         if most is not None:
             order = stream.permutation(len(pairs))
@@ -133,7 +142,10 @@ def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], stream
 
 
 def degrees(totals: Floats, side: Side, shares: Floats, stream: PublicStream) -> list[Integers]:
-    """Return the degrees of the rows of every profile in random order; they sum to the profile's total."""
+    """Return the degrees of the rows of every profile in random order; they sum to the profile's total.
+
+    Each profile takes the tilted distribution whose mean is nearest from above to its mean degree.
+    """
     laws, means = tilt_distributions(shares)
     found = []
     for total, rows in zip(totals.astype(int), side.counts.astype(int), strict=True):
@@ -159,7 +171,11 @@ def children(totals: Floats, side: Side, stream: PublicStream) -> list[Integers]
 
 
 def adjust_total(drawn: Integers, total: int, most: int, stream: PublicStream) -> Integers:
-    """Add or subtract 1 at random places until the degrees sum to the total."""
+    """Add or subtract 1 at random places until the degrees sum to the total.
+
+    `drawn` are the degrees of some rows, each between 0 and `most`; the total is reduced to what these rows can have.
+    In each round as many rows as links are missing or too many change by 1, each at most once.
+    """
     total = min(total, most * len(drawn))
     while left := int(total - drawn.sum()):
         free = np.flatnonzero(drawn < most) if left > 0 else np.flatnonzero(drawn > 0)
@@ -188,7 +204,10 @@ def thresholds(bound: int | None) -> Integers:
 
 
 def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
-    """Distribute the links of each group to its rows, with probabilities proportional to the expected links."""
+    """Distribute the links of each group to its rows, with probabilities proportional to the expected links.
+
+    Rows are sorted by group; a link falls on the row in whose interval of cumulated weights its uniform point is.
+    """
     order = np.argsort(side.of, kind="stable")
     weights = np.maximum(each[order], LEAST_DEGREE)
     ends = np.cumsum(weights)
@@ -205,7 +224,11 @@ def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, stream: Pub
 def sample_degrees(
     at_most: Floats, sigma: float, each: Floats, side: Side, totals: Floats, stream: PublicStream
 ) -> list[Integers]:
-    """Sample degrees with the dispersion of the noisy counts of rows up to the grid's degrees; `sigma`: their noise."""
+    """Sample degrees with the dispersion of the noisy counts of rows up to the grid's degrees; `sigma`: their noise.
+
+    The logarithm of a degree has the variance of the noisy counts (`wanted`); that of the expected links is `known`,
+    and a random factor has the rest (`free`).
+    """
     known, wanted = (np.log(np.maximum(one, LOW)) for one in (each, _sorted(at_most, sigma, side.rows)))
     free = max(float(wanted.var() - known.var()), 0.0) / max(float(wanted.var()), LEAST_DEGREE)
     factors = np.exp(free**0.5 * (wanted - wanted.max()))
@@ -240,6 +263,9 @@ def _sorted(at_most: Floats, sigma: float, rows: int) -> Floats:
     """Return degrees in ascending order, shape (rows,), log-linear between two grid values.
 
     A count within the noise of the number of rows is set to it; otherwise a few rows would have a million links.
+
+    `ends` are the shares of rows up to each degree of the grid; a row at point p has a degree between the two grid
+    values that enclose p.
     """
     counts = np.clip(optimize.isotonic_regression(at_most).x, 0, rows)
     ends = np.append(np.where(counts >= rows - SURE * sigma, rows, counts), rows) / max(rows, 1)
@@ -291,7 +317,10 @@ def cut_share(noisy: Floats, sigma: float, bound: int) -> float | None:
 
 
 def _likely_rows(noisy: Floats, sigma: float) -> Floats:
-    """Return the counts with those above the highest certain bucket in it."""
+    """Return the counts with those above the highest certain bucket in it.
+
+    The sum of k buckets has k times the variance of one, hence √k.
+    """
     above = np.cumsum(noisy[::-1])[::-1]
     sure = np.flatnonzero(above > ABOVE_NOISE * sigma * np.sqrt(np.arange(len(noisy), 0, -1)))
     last = int(sure[-1]) if len(sure) else 0

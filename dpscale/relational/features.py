@@ -70,7 +70,10 @@ class Side:
 
 
 def distinct(rows: NDArray[np.integer], sizes: Sequence[int]) -> tuple[Integers, Integers]:
-    """Return the sorted distinct rows, (k, d), and the index of each row among them, (n,)."""
+    """Return the sorted distinct rows, (k, d), and the index of each row among them, (n,).
+
+    Rows become mixed-radix numbers if these fit 62 bits, and are otherwise compared as rows.
+    """
     if math.prod(map(int, sizes)) >= 1 << 62:
         profiles, of = np.unique(rows, axis=0, return_inverse=True)
         return profiles.astype(np.int64), of.reshape(-1)
@@ -136,7 +139,11 @@ class Features:
         return np.concatenate([_one_hots(*pair)[codes[:, i]] for i, pair in enumerate(pairs)], axis=1)
 
     def whole(self, codes: NDArray[np.integer]) -> Integers:
-        """Return the features in steps of 2^-BITS, shape (n, k)."""
+        """Return the features in steps of 2^-BITS, shape (n, k).
+
+        `tables` have a row for each value: its centred one-hot in integer steps. With a bound, longer rows are
+        shortened to `clip` before they are truncated.
+        """
         if self.clip is None:
             tables = [_cut(_one_hots(size, np.full(size, 1 / size))) for size in self.sizes]
             return np.concatenate([table[codes[:, i]] for i, table in enumerate(tables)], axis=1)
@@ -168,7 +175,12 @@ def _cut(table: Floats) -> Integers:
 
 
 def _uniform_bounds(size: int) -> tuple[int, int]:
-    """Return the squared norm of a value's columns and the inner product of two values' columns, as integers."""
+    """Return the squared norm of a value's columns and the inner product of two values' columns, as integers.
+
+    With n values, a centred one-hot has 1 − 1/n once (`own`) and −1/n otherwise (`other`), truncated to steps: the
+    squared norm is own² + (n − 1) other², the product of two values 2 own other + (n − 2) other². Two values have one
+    column.
+    """
     if size == 1:
         return 0, 0
 
@@ -193,7 +205,11 @@ Bounds = tuple[int | Fraction, int | Fraction]
 
 
 def squared_distance(relation: str, u: Bounds, v: Bounds, precisions: Precisions) -> Fraction:
-    """Return the largest squared change by one link. `u`, `v`: (U, g) and (V, h); `precisions`: π_u, π_v, π_uv."""
+    """Return the largest squared change by one link. `u`, `v`: (U, g) and (V, h); `precisions`: π_u, π_v, π_uv.
+
+    Adding a link adds (φ, ψ, φψᵀ): at most π_u U + π_v V + π_uv UV. Replacing one moves both rows, or one of them: |φ −
+    φ'|² ≤ 2 (U − g), and |φψᵀ − φ'ψᵀ|² ≤ 2 (U − g) V.
+    """
     (big_u, g), (big_v, h), (pu, pv, puv) = u, v, precisions
     alone = pu * big_u + pv * big_v + puv * big_u * big_v
     if relation != REPLACE:

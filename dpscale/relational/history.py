@@ -167,7 +167,10 @@ def step_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> Int
 
 
 def parent_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> Integers:
-    """Return the weighted tables of parents, one after the other; the parameters are those of `step_counts`."""
+    """Return the weighted tables of parents, one after the other; the parameters are those of `step_counts`.
+
+    Children are sorted by parent and order; `first` and `last` are each parent's first and last child.
+    """
     if not len(rows):
         return np.zeros(sum(a * b for a, b in tables.shapes), np.int64)
 
@@ -248,7 +251,11 @@ def conditional(noisy: Floats, totals: Floats, sigma: float, allowed: Floats) ->
 
 
 def spread_buckets(law: Floats, starts: Integers, count: int) -> Floats:
-    """Return P(number | row) from P(bucket | row), with a density that is interpolated between the buckets."""
+    """Return P(number | row) from P(bucket | row), with a density that is interpolated between the buckets.
+
+    The density of a bucket, its probability over its width, is interpolated linearly between the buckets' centres, and
+    each bucket is scaled to its probability again.
+    """
     ends = np.r_[starts[1:], count]
     density, centres = law / (ends - starts), (starts + ends - 1) / 2
     numbers, of = np.arange(count), bucket_of(np.arange(count), starts)
@@ -280,7 +287,10 @@ class SpanLaws:
         return self.tables.sizes[self.tables.order]
 
     def spans(self, numbers: Integers, stream: PublicStream) -> Integers:
-        """Return the span of every parent with so many children, at least 1."""
+        """Return the span of every parent with so many children, at least 1.
+
+        A parent's kind is the bucket of its number of children; with one child the span is 0.
+        """
         tables, (noisy, sigma) = self.tables, self._table(0)
         allowed = np.ones_like(noisy)
         allowed[tables.numbers == 1, 1:] = 0.0  # one child has no span
@@ -290,7 +300,10 @@ class SpanLaws:
         return draw_columns(spread_buckets(law, tables.spans, self.dates), kinds, stream)
 
     def firsts(self, spans: Integers, tries: Integers, stream: PublicStream) -> Integers:
-        """Return a first date for each try, an index of the parents with these spans."""
+        """Return a first date for each try, an index of the parents with these spans.
+
+        `fits` excludes first dates after which the shortest span of a bucket would pass the last date.
+        """
         tables, (noisy, sigma) = self.tables, self._table(1)
         buckets = bucket_of(spans, tables.spans)
         totals = np.bincount(buckets, minlength=len(tables.spans)).astype(float)
@@ -304,7 +317,10 @@ class SpanLaws:
 
 
 def draw_columns(law: Floats, rows: Integers, stream: PublicStream) -> Integers:
-    """Return a column for each of the given rows of a conditional distribution, by systematic sampling."""
+    """Return a column for each of the given rows of a conditional distribution, by systematic sampling.
+
+    The points of the rows with one distribution are evenly spaced, in random order.
+    """
     cumulated, found = np.cumsum(law, axis=1), np.empty(len(rows), np.int64)
     for row in np.unique(rows).tolist():
         mine = np.flatnonzero(rows == row)
@@ -417,7 +433,10 @@ def _between(places: Positions, firsts: Integers, spans: Integers, stream: Publi
 
 def _move(dates: Integers, places: Positions, tables: HistoryTables, noisy: Floats, sigma: float, number_off: Floats,
           stream: PublicStream) -> None:  # fmt: skip
-    """Move dates, in place, until the table of consecutive dates is near its target."""
+    """Move dates, in place, until the table of consecutive dates is near its target.
+
+    `now` is weighted like the target; both are divided by the weight, so `off` is in pairs of children.
+    """
     inner, count = places.inner, tables.sizes[tables.order]
     if not len(inner):
         return
@@ -497,7 +516,11 @@ def _marginals(cross: Cross, one: Integers, two: Integers) -> Integers:
 
 def _exchange(chosen: Integers, places: Positions, dates: Integers, rows: Integers, noisy: NoisyHistory,
               ends: tuple[Integers, Integers, Cross, Floats], stream: PublicStream) -> None:  # fmt: skip
-    """Exchange children of equal dates, in place, until the tables are near their targets."""
+    """Exchange children of equal dates, in place, until the tables are near their targets.
+
+    `off` has the differences of all tables from their targets, those of first children after those of consecutive ones,
+    and `where` is the position of each child. Rounds end when few of the tried exchanges are made.
+    """
     tables, (of_u, of_v, cross, cross_off) = noisy.tables, ends
     now = step_counts(rows[chosen], places.parents, tables).astype(float)
     target = estimate_steps(noisy.steps, now, tables, noisy.sigmas[0])
@@ -545,7 +568,11 @@ def _by_cells(rows: Integers, tables: HistoryTables) -> tuple[Integers, Integers
 
 
 def _laws(target: Floats, first_target: Floats, tables: HistoryTables) -> tuple[Integers, Floats]:
-    """Return cumulated P(later cell | earlier cell) of every attribute, and that of first children in its last row."""
+    """Return cumulated P(later cell | earlier cell) of every attribute, and that of first children in its last row.
+
+    Rows of an attribute's table of consecutive children, made positive, are cumulated to distributions; the last row is
+    that of first children. `offsets` is where each attribute's rows begin.
+    """
     offsets = np.concatenate([[0], np.cumsum([size + 1 for size in tables.sizes])[:-1]]).astype(np.int64)
     found = np.ones((int(sum(size + 1 for size in tables.sizes)), max(tables.sizes)))
     firsts = np.split(first_target, np.cumsum(tables.sizes)[:-1])

@@ -71,7 +71,10 @@ def move_dates(
 def date_cost(
     k: int, date: int, sign: float, values: Integers, number_off: Floats, cross_off: Floats, factor: float
 ) -> float:
-    """Return the cost of adding (+1) or removing (−1) a child of this date to the parent k."""
+    """Return the cost of adding (+1) or removing (−1) a child of this date to the parent k.
+
+    A cost is the change of Σ off², the squared difference of a table from its target; `number_off` is that of dates.
+    """
     cost = change_entry(number_off, date, sign)
     for a in range(values.shape[1]):
         cost += factor * change_cell(cross_off, values[k, a], date, sign)
@@ -129,7 +132,11 @@ def shift_histories(dates: Integers, begins: Integers, tries: Integers, firsts: 
 @compiled("float64(int64, int64, float64, int64[::1], int64[:, ::1], int64[::1], int64[::1], float64[::1])")
 def step_cost(earlier: int, later: int, sign: float, chosen: Integers, rows: Integers, sizes: Integers,
               starts: Integers, off: Floats) -> float:  # fmt: skip
-    """Return the cost of adding (+1) or removing (−1) a pair of consecutive children, which changes `off`."""
+    """Return the cost of adding (+1) or removing (−1) a pair of consecutive children, which changes `off`.
+
+    `off` has a table for each pair of attributes (i, j) from `starts[i * width + j]`; the pair of children is in one
+    cell of each.
+    """
     cost, width = 0.0, len(sizes)
     x, y = chosen[earlier], chosen[later]
     for i in range(width):
@@ -168,7 +175,10 @@ def place_cost(p: int, sign: float, chosen: Integers, parents: Integers, of_v: I
 def both_cost(p: int, q: int, sign: float, chosen: Integers, parents: Integers, of_v: Integers, rows: Integers,
               sizes: Integers, starts: Integers, off: Floats, of_u: Integers, first: Integers, second: Integers,
               cross_off: Floats, factor: float) -> float:  # fmt: skip
-    """Return the cost of adding or removing the children at two positions p < q, with all steps that they are in."""
+    """Return the cost of adding or removing the children at two positions p < q, with all steps that they are in.
+
+    A step between p and q is counted once, with p.
+    """
     cost = place_cost(p, sign, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor)
     cost += place_cost(q, sign, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor)
     if p > 0 and parents[p - 1] == parents[p]:
@@ -189,6 +199,9 @@ def proposed_child(
     """Return a child of the date at a position, with a random cell of a random attribute; −1 if there is none.
 
     The cell is drawn by the target for the cell of the child before it.
+
+    `ranked[j]` lists children by date and cell of attribute j, and `begins[j]` where each date and cell begins. Without
+    a child before it, the last line, of first children, has the distribution.
     """
     width = len(sizes)
     j = min(int(uniform(state) * width), width - 1)

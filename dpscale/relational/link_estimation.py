@@ -143,7 +143,11 @@ class _Parameters:
 
 
 def many_to_many(links: Links, u: Constraint | None, v: Constraint | None, both: Constraint | None) -> Fitted:
-    """Return the expected links of every pair of profiles; they sum to `links`."""
+    """Return the expected links of every pair of profiles; they sum to `links`.
+
+    `base` is the logit of a link of random rows, m over the pairs without one. With logit e, log(1 + exp(e)) is max(e,
+    0) + log(1 + exp(−|e|)), weighted by the pairs of rows `cap`; its derivative is the expected number of links.
+    """
     cap = links.cap
     base = math.log(links.links / max(cap.sum() - links.links, 1e-9 * cap.sum()))
 
@@ -158,7 +162,11 @@ def many_to_many(links: Links, u: Constraint | None, v: Constraint | None, both:
 
 
 def one_to_many(links: Links, u: Constraint | None, both: Constraint | None) -> Fitted:
-    """Return the expected children of every profile at parents of every profile; each child has one parent."""
+    """Return the expected children of every profile at parents of every profile; each child has one parent.
+
+    The log-partition of a child is the logarithm of Σ over parents' profiles of rows · exp(energy); `most` is
+    subtracted so that exponentials do not overflow.
+    """
     start, children = (
         np.log(links.u_rows / links.u_rows.sum())[:, None],
         links.v_rows * (links.links / links.v_rows.sum()),
@@ -232,7 +240,11 @@ class ShrinkageBlock:
 
     @property
     def evidence(self) -> Floats:
-        """Log-likelihood ratio of every scale to scale 0, shape (scales,)."""
+        """Log-likelihood ratio of every scale to scale 0, shape (scales,).
+
+        Under scale s a departure is normal with variance (s · carried)² + σ²; minus half of log(variance ratio) plus
+        the change of the exponent is the log-likelihood ratio.
+        """
         noise = self.sigma**2
         spread = (self.carried * SCALES[:, None]) ** 2 + noise
         terms = np.log(spread / noise) + self.departed**2 * (1 / spread - 1 / noise)
@@ -246,7 +258,11 @@ class ShrinkageBlock:
 
 
 def ridges(blocks: Sequence[ShrinkageBlock], prior: float) -> list[Floats]:
-    """Return λ of every block of one kind; `prior` is the prior mode of the common scale."""
+    """Return λ of every block of one kind; `prior` is the prior mode of the common scale.
+
+    A block has a scale of its own near a common scale. `something` is the probability that there is any departure, with
+    NOTHING as that of none before the data; the weights of the common scale are multiplied by it.
+    """
     slabs, likely = _block_evidence(blocks)
     before = -0.5 * ((LOGS - math.log(prior)) / SPREAD) ** 2
     common = np.sum(likely, axis=0) + before
@@ -262,7 +278,11 @@ def scale_evidence(blocks: Sequence[ShrinkageBlock]) -> Floats:
 
 
 def _block_evidence(blocks: Sequence[ShrinkageBlock]) -> tuple[list[Floats], list[Floats]]:
-    """Return for each block the evidence of its own and the common scale, (own, common), and that of the common one."""
+    """Return for each block the evidence of its own and the common scale, (own, common), and that of the common one.
+
+    `near` is the distribution of a block's own scale given the common one, log-normal of width WIDTH; with the
+    probability SPIKE a block has no departure.
+    """
     near = -0.5 * ((LOGS[:, None] - LOGS) / WIDTH) ** 2
     near -= np.log(np.exp(near).sum(axis=0))
     slabs = [block.evidence[:, None] + near + math.log(1 - SPIKE) for block in blocks]
@@ -279,6 +299,8 @@ def shrink_sums(noisy: Floats, expected: Floats, curvature: Floats, carried: Flo
     """Return the sums to fit and their ridges, (k,) each; cells without evidence are set to their expectation.
 
     `kinds` is the block of every cell.
+
+    A ridge that is large against the curvature means that there is no evidence of a departure.
     """
     names, sigma = np.unique(kinds), 1 / math.sqrt(precision)
     blocks = [
@@ -365,7 +387,11 @@ ROWS, GROUPS, ROUNDS, SAMPLE = 1500, 256, 6, 50_000
 
 
 def sample(side: Expected, stream: PublicStream) -> tuple[Floats, Floats]:
-    """Return features of some rows, (k, columns), and weights, (k,), that sum to 1 and match the means of all rows."""
+    """Return features of some rows, (k, columns), and weights, (k,), that sum to 1 and match the means of all rows.
+
+    The weights of the sampled profiles are start · exp(values · x), the distribution nearest to the sample with the
+    given means; x minimises the convex dual log Σ start · exp(values · x) − x · means.
+    """
     drawn = stream.systematic(side.side.shares, min(ROWS, side.side.rows))
     profiles, counts = np.unique(drawn, return_counts=True)
     values = np.asarray(side.features.whole(side.side.profiles[profiles]) * STEP, dtype=np.float64)
@@ -394,7 +420,10 @@ def directions(side: Expected, theta: Floats) -> NDArray[np.float32]:
 
 
 def cluster(points: NDArray[np.float32], stream: PublicStream) -> tuple[Integers, Floats]:
-    """Return the cluster of every point and the centres, by Lloyd's algorithm on a sample."""
+    """Return the cluster of every point and the centres, by Lloyd's algorithm on a sample.
+
+    Each of ROUNDS rounds moves a centre to the mean of the points nearest to it; a centre without points stays.
+    """
     if len(points) <= GROUPS:
         return np.arange(len(points)), points.astype(float)
 
@@ -448,7 +477,11 @@ def are_many(u: Side, v: Side) -> bool:
 def grouped_links(
     u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, stream: PublicStream
 ) -> Grouped:
-    """Return the expected links by groups and by rows, which sum to `links`."""
+    """Return the expected links by groups and by rows, which sum to `links`.
+
+    Links of profiles i and j are own_u · own_v · exp(φΘψᵀ); within a group of u, φΘ is replaced by its centre, so only
+    sums over groups of u (`mass`) with profiles of v are needed.
+    """
     fitted = fit_sample(u, v, shares, sums, links, known, stream)
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
     of_u, centres = cluster(directions(one, fitted.both), stream)

@@ -110,6 +110,9 @@ def _assign(
     """Give places to the children of links, in place; return those that have one, and the places that are used.
 
     `reuse` permits any number of children at a place.
+
+    `flow` has for each pair of classes how many waiting children go to vacant places; children and places of a class
+    are taken in random order.
     """
     children, spots = links.children[pairs[bad, 1]], links.parents[places]
     flow = _flow(np.bincount(children, minlength=links.possible.shape[1]),
@@ -141,7 +144,11 @@ def _shuffled(classes: Integers, stream: PublicStream) -> dict[int, list[int]]:
 
 
 def _flow(children: Integers, places: Integers, possible: Flags, reuse: bool) -> Integers:
-    """Return the maximum flow from classes of children to classes of parents, shape of `possible`."""
+    """Return the maximum flow from classes of children to classes of parents, shape of `possible`.
+
+    Nodes are classes of parents, classes of children, source and sink: source → children → parents → sink, with the
+    numbers of children and of places as capacities.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 

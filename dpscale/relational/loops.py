@@ -50,6 +50,9 @@ def merge(values: Floats, counts: Integers, begun: int, sums: Floats, chosen: In
 
     `sums[0]` and `chosen[0]` are the open group on entry. Every group has its sum and one of its entries, numbered from
     `begun`, chosen with probability value / sum. The last group remains open.
+
+    As many equal entries as fit (`room`) join the open group at once. The representative of a group is replaced by a
+    new entry with probability weight/sum, so that each has the probability of its value over the sum.
     """
     k, number = 0, begun
     for r in range(len(values)):
@@ -76,7 +79,10 @@ def merge(values: Floats, counts: Integers, begun: int, sums: Floats, chosen: In
 
 @compiled("boolean(float64[::1], int64[:, ::1], int64[:, ::1], int64, int64, int64, int64)")
 def move_if_nearer(off: Floats, first: Integers, second: Integers, a: int, b: int, c: int, d: int) -> bool:
-    """Return whether moving a link from cell (a, b) to (c, d) lowers the sum of squares of `off`; then update it."""
+    """Return whether moving a link from cell (a, b) to (c, d) lowers the sum of squares of `off`; then update it.
+
+    (o − 1)² + (p + 1)² − o² − p² = 2 − 2 o + 2 p for the entries o and p that lose and gain a link.
+    """
     change = 0.0
     for k in range(first.shape[1]):
         i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
@@ -164,7 +170,11 @@ def placement_cost(
     of_v: Integers, first: Integers, second: Integers, off: Floats, factor: float, rows: Integers,
     sizes: Integers, pairs: Integers, starts: Integers, sibling_off: Floats,
 ) -> float:  # fmt: skip
-    """Return the cost of adding a child to a parent (+1) or removing it (−1), among all siblings except `instead`."""
+    """Return the cost of adding a child to a parent (+1) or removing it (−1), among all siblings except `instead`.
+
+    A cost is the change of Σ off². Pairs of siblings weigh 1/(number of children − 1); each pair is in two cells, in
+    both orders.
+    """
     cost = 0.0
     for k in range(first.shape[1]):
         cost += factor * change_entry(off, first[of_u[parent], k] + second[of_v[child], k], sign)
@@ -196,6 +206,9 @@ def swap(
 
     `order[begins[p] : begins[p + 1]]` are the children of p. `off` and `sibling_off` are marginals and sibling sums
     minus their targets, changed in place like `parents` and `order`.
+
+    Both children are removed and added at the other's place, and the changes of all sums are undone if they do not
+    lower the cost.
     """
     made = 0
     for t in range(len(ones)):

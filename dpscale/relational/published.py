@@ -135,6 +135,9 @@ def round_errors(size: LoopSize, rounds: Rounds, most: int) -> list[float]:
     """Return the expected E of 1, 2 … rounds, until all marginals are measured or `most`.
 
     It consists of operations that every machine rounds equally.
+
+    `one` is the factor 1 − 1.5 p/P that a marginal leaves of the departure, `left` the product of these, and `within`
+    the noise ν of the module.
     """
     u, v = map(len, size.sizes)
     cells = marginal_cells(*size.sizes, rounds.order)
@@ -203,7 +206,10 @@ def farthest(cross: Cross, noisy: Floats, estimates: Floats, taken: Sequence[int
 
 
 def descend_slice(fit: Fit, cross: Cross, noisy: Floats, b: Floats, stream: PublicStream) -> Floats:
-    """Fit the links between random rows of both sides again, from random links, and return the mean b of each block."""
+    """Fit the links between random rows of both sides again, from random links, and return the mean b of each block.
+
+    `inside` are the pairs of rows in the slice; b moves by their share of a block's pairs.
+    """
     u, v = (_sliced(side, stream) for side in (fit.u, fit.v))
     inside = np.multiply.outer(u.counts, v.counts)
     links = float((inside * b).sum())
@@ -264,7 +270,10 @@ def project(b: Floats, cap: Floats, links: float) -> Floats:
 
 
 def project_columns(b: Floats, rows: Floats, total: float = 1.0) -> Floats:
-    """Return the projection of each column on {0 ≤ b, Σ rows b = total}: negative cells are removed in turn."""
+    """Return the projection of each column on {0 ≤ b, Σ rows b = total}: negative cells are removed in turn.
+
+    y with Σ rows (b + y) = total is added to the cells that are not removed; cells that become negative are removed.
+    """
     active = np.ones(b.shape, np.bool_)
     while True:
         free = np.where(active, rows[:, None], 0.0)
@@ -276,7 +285,11 @@ def project_columns(b: Floats, rows: Floats, total: float = 1.0) -> Floats:
 
 
 def sample_pairs(b: Floats, u: Side, v: Side, links: int, stream: PublicStream) -> Integers:
-    """Return pairs of rows, (links, 2), each with probability b; block after block, so equal pairs form one run."""
+    """Return pairs of rows, (links, 2), each with probability b; block after block, so equal pairs form one run.
+
+    An entry of a block is a pair of its rows: its number divided by the rows of v gives the row of u, the rest that of
+    v.
+    """
     cap = np.multiply.outer(u.counts, v.counts).astype(np.int64).ravel()
     found, ends = sample_entries([(np.ascontiguousarray(b).ravel(), cap)], links, stream), np.cumsum(cap)
     block = np.searchsorted(ends, found, side="right")

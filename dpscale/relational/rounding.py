@@ -44,7 +44,11 @@ class Cross:
 
     @classmethod
     def of(cls, u: Side, v: Side, order: int = ORDER) -> Cross:
-        """Return the cross marginals of two sides over `order` attributes in all."""
+        """Return the cross marginals of two sides over `order` attributes in all.
+
+        Marginal k has the code of the left attributes times the number of codes of the right ones, plus that of the
+        right; its start is added to `first`.
+        """
         first, second, starts = [], [], [0]
         columns = tuple(_columns(len(u.sizes), len(v.sizes), order))
         for left, right in columns:
@@ -124,7 +128,11 @@ PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 
 
 def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, stream: PublicStream) -> Floats:
-    """Return integers ≤ caps, shape (p, q), whose sum is the rounded sum of `wanted`."""
+    """Return integers ≤ caps, shape (p, q), whose sum is the rounded sum of `wanted`.
+
+    `off` is the difference of the marginals from those of `wanted`. A proposal moves a link from a cell above its floor
+    to a cell drawn by its remainder (`shares` cumulates them).
+    """
     wanted = np.minimum(wanted, caps)
     links, floors = round_cells(wanted, caps, stream), np.floor(wanted).ravel()
     cross = Cross.of(u, v)
@@ -166,6 +174,8 @@ def move_excess(whole: Floats, room: Floats, wanted: Floats, stream: PublicStrea
     """Move children beyond the capacity of their parents' profile to profiles with capacity, in place.
 
     The new profile is chosen with probability proportional to `wanted`; if none has capacity, the child has no parent.
+
+    `left` is the room of each profile of parents. Random children of a profile beyond its room move one by one.
     """
     left = room - whole.sum(axis=1)
     for i in np.flatnonzero(left < 0):
@@ -255,7 +265,11 @@ def _chosen(sums: Floats, count: int, state: NDArray[np.uint64]) -> NDArray[np.b
 
 
 def _merged(parts: Iterable[tuple[Floats, Integers]], state: NDArray[np.uint64]) -> tuple[Floats, Integers]:
-    """Return the sum of every group and the entry that represents it."""
+    """Return the sum of every group and the entry that represents it.
+
+    `parts` are entries (value, number of equal ones). Groups have a sum of at most 1; the last open group continues
+    with the next part.
+    """
     sums, entry_of, begun = [np.zeros(1)], [np.full(1, -1, np.int64)], 0
     for values, counts in parts:
         if len(values) and not (values.min() >= 0 and values.max() <= 1):

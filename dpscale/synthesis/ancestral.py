@@ -109,6 +109,9 @@ def _sample_entries(ends: Integers, given: Integers, stream: PublicStream) -> In
     """Return for each row an entry k with ends[k − 1] ≤ given + point < ends[k], in steps.
 
     The points of rows with equal `given` are evenly spaced.
+
+    `points` are (rank + offset)/count of the rows with equal `given`, in steps of 1/STEPS, and `ends` continue by STEPS
+    from one value of `given` to the next.
     """
     order = stream.permutation(len(given))
     order = order[np.argsort(given[order], kind="stable")]

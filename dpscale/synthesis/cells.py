@@ -60,7 +60,11 @@ class _AttributeRefinement:
     i: int
 
     def cells(self, stream: PublicStream, initial: Integers32 | None) -> Integers32:
-        """Return the cell of each row, from `initial`, the cells of an earlier round, if given."""
+        """Return the cell of each row, from `initial`, the cells of an earlier round, if given.
+
+        `inside` are log shares of cells in their groups; `weights` and `slopes` are feedback towards the targets of
+        pairs, and `own_weights` and `own_slopes` towards the 1-way marginal.
+        """
         cells = self._initial_cells(stream) if initial is None else initial
         starts, targets = self._targets()  # pairs with the other attributes
         alone = self.one * (len(self.rows) / self.one.sum())
@@ -152,6 +156,8 @@ class _AttributeRefinement:
 
         If i determines another attribute k, and the pairs (k, j) and (i, k) are used, they follow the shares of k given
         j, unless the groups have the rule already.
+
+        Without such a rule, a pair of groups is divided among the cells of i by their shares in the group.
         """
         names, used = self.targets.layout.names, self.targets.layout.used
         for rule in self.distribution.rules:
@@ -172,7 +178,11 @@ class _AttributeRefinement:
         return self._pair(j, self.i)[:, self.groups.labels] * self._log_shares
 
     def _shares_by_dependent(self, rule: FunctionalDependency, k: int, j: int) -> Floats:
-        """Return the shares by the dependent attribute k of i: maximum entropy given i, k and j by pairs of groups."""
+        """Return the shares by the dependent attribute k of i: maximum entropy given i, k and j by pairs of groups.
+
+        The table over (i, k, j) has maximum entropy given (i, k), (i, j) and (k, j), all over groups; each cell of i
+        then has its share of the count of its group and of its group of k.
+        """
         determined = known_pair([rule], rule.names, self.distribution.ones, self.distribution.groups) / self.one.sum()
         dependent_pair = self._pair(k, j)
         margins = [((0, 1), determined), ((0, 2), self._pair(self.i, j)), ((1, 2), dependent_pair)]

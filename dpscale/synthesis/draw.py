@@ -134,6 +134,9 @@ def rake_weights(
 
     The sum is the part's share of `total`. Pairs and the larger sets have their released counts, as far as the rows of
     a cell can have them.
+
+    Raking multiplies the weights of the rows in each cell of a set so that their sum is the target, set after set, for
+    ROUNDS rounds.
     """
     layout = targets.layout
     if not len(rows):
@@ -258,7 +261,10 @@ def tree_start(targets: PairTargets, count: int, stream: PublicStream) -> tuple[
 
 
 def spanning_tree(targets: PairTargets) -> list[Edge]:
-    """Return the spanning forest of largest mutual information (Kruskal), strongest edge first."""
+    """Return the spanning forest of largest mutual information (Kruskal), strongest edge first.
+
+    Pairs join in the order of mutual information unless both attributes are already connected (`component`).
+    """
     pairs = [(i, j) for i, j in targets.layout.pairs if targets.known[i, j]]
     strongest = sorted((-_information(targets, i, j), i, j) for i, j in pairs)
     component, edges = list(range(len(targets.layout.sizes))), list[Edge]()
@@ -285,7 +291,10 @@ def _logits(targets: PairTargets, i: int, j: int) -> Floats:
 
 
 def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, stream: PublicStream) -> Integers32:
-    """Draw every attribute after its parent, by systematic rounding of its conditional shares."""
+    """Draw every attribute after its parent, by systematic rounding of its conditional shares.
+
+    Shares are raised by a small multiple of the 1-way marginal, so that a value without released pairs can be drawn.
+    """
     layout = targets.layout
     rows = np.zeros((count, len(layout.sizes)), np.int32)
     for child, parent in _in_order(edges, len(layout.sizes)):

@@ -85,7 +85,10 @@ def count_cells(
 
 @compiled("void(int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1])")
 def count_triples(rows: Integers32, sets: Integers, ends: Integers, sizes: Integers, counts: Floats) -> None:
-    """Add the number of rows in each cell of the triples."""
+    """Add the number of rows in each cell of the triples.
+
+    Rows are visited by blocks, so that a block stays in the cache for all sets.
+    """
     for first in range(0, len(rows), BLOCK):
         last = min(len(rows), first + BLOCK)
         for t in range(len(sets)):

@@ -278,7 +278,11 @@ def _with_totals(targets: NumberTargets, rows: RowGroups) -> list[tuple[GroupTar
 
 
 def _draw_known(targets: NumberTargets, rows: RowGroups, order: Integers, stream: PublicStream) -> Flags:
-    """Return which rows have a value, with the released number of them in each group that has rows beyond the noise."""
+    """Return which rows have a value, with the released number of them in each group that has rows beyond the noise.
+
+    Presence is a value 0 or 1 with the released sums. A group has a target only if it has more rows than the error of
+    its number; others follow from smaller sets.
+    """
     aims = list[Floats]()
     for one, totals in _with_totals(targets, rows):
         present, aim = rows.present(one), one.known * rows.scale
@@ -313,7 +317,11 @@ def _part_sums(targets: GroupTargets, rows: RowGroups, totals: Integers | None, 
 
 
 def _restrict(number: Number, rows: RowGroups, attributes: Sequence[Attribute]) -> tuple[Integers, Integers]:
-    """Return the first and the last step of each row; the last is before the first for null."""
+    """Return the first and the last step of each row; the last is before the first for null.
+
+    `latest` and `earliest` are the narrowed ends of a row's range of steps. If cells contradict each other, the range
+    stays that of the attributes before.
+    """
     first, last = np.zeros(len(rows.cells), np.int64), np.full(len(rows.cells), number.steps)
     for attribute in attributes:
         cells = rows.cells[:, list(rows.names).index(attribute.name)]
@@ -364,6 +372,9 @@ def _start(total: GroupTargets, ranges: Ranges, order: Integers, stream: PublicS
 
     The distribution has the mean and variance of all records: a beta distribution, or without a variance the one of
     largest entropy. Rows with a narrower range have uniform quantiles.
+
+    A beta distribution with mean m and variance v has the parameters m c and (1 − m) c, c = m (1 − m)/v − 1. UNIT
+    rounds quantiles, so that the last bits of another machine's functions do not matter.
     """
     places = np.empty(len(order))
     places[order] = _spread_out(len(order), stream)
@@ -386,7 +397,11 @@ def _spread_out(count: int, stream: PublicStream) -> Floats:
 
 
 def _exponential(mean: float, places: Floats) -> Floats:
-    """Return quantiles of the distribution on 0 … 1 of largest entropy with a mean, a truncated exponential."""
+    """Return quantiles of the distribution on 0 … 1 of largest entropy with a mean, a truncated exponential.
+
+    The density is proportional to e^(rate · x); the quantile of p is log(1 + p (e^rate − 1))/rate. A mean above ½ is
+    mirrored, and one near ½ is uniform.
+    """
     if mean > 0.5:
         return 1 - _exponential(1 - mean, 1 - places)
     if mean > 0.5 - 1e-6:
@@ -423,7 +438,11 @@ def _rake(
 
 
 def _tilt(shares: Floats, ranges: Ranges, rows: RowGroups, one: GroupTargets, aims: Floats) -> float:
-    """Move values, in place, by a step towards the sums of groups; return the largest logarithm of a factor."""
+    """Move values, in place, by a step towards the sums of groups; return the largest logarithm of a factor.
+
+    A Newton step in the logarithm of a group's factor f: (aim − sum)/slope, where the slope of the sum is that of the
+    logistic tilt, limited to MOST_TILT.
+    """
     columns, strides = one.layout(rows.names)
     present, slopes = np.zeros(len(aims)), np.zeros(len(aims))
     loops.sum_values(rows.cells, columns, strides, shares, ranges.low, ranges.span, rows.weights, present, slopes)
@@ -434,7 +453,10 @@ def _tilt(shares: Floats, ranges: Ranges, rows: RowGroups, one: GroupTargets, ai
 
 
 def _spread(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, variances: Floats) -> Floats:
-    """Return values whose distances from the mean of their group are scaled towards a variance."""
+    """Return values whose distances from the mean of their group are scaled towards a variance.
+
+    Distances from the weighted mean of a group are multiplied by √(wanted variance/present one), within limits.
+    """
     values, size = ranges.values(shares), len(variances)
     count = np.maximum(np.bincount(index, weights, size), 1e-300)
     means = np.bincount(index, weights * values, size) / count

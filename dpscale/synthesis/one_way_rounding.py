@@ -88,7 +88,10 @@ def _ascending(values: Floats, first: int) -> Iterator[int]:
 
 
 def _fits(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: int) -> Floats:
-    """Return log shares of the pairs that each row would have with each group, shape (n, groups of i)."""
+    """Return log shares of the pairs that each row would have with each group, shape (n, groups of i).
+
+    An entry is Σ_j log p_ij(group of i, group of x_j), the log-likelihood of a row with another group of attribute i.
+    """
     layout = targets.layout
     total = np.zeros((len(rows), int(layout.sizes[i])))
     for j in np.flatnonzero(layout.used[i]).tolist():
@@ -221,7 +224,11 @@ class RuleRepair:
     def _exchange_column(
         self, rows: Integers32, chosen: Integers, column: int, count: int, stream: PublicStream
     ) -> None:
-        """Exchange the values of one attribute between chosen rows and a partner of `count` where both are possible."""
+        """Exchange the values of one attribute between chosen rows and a partner of `count` where both are possible.
+
+        `own` and `other` are the rows of all possible exchanges, `count` for each chosen row. An exchange must leave
+        both rows possible by the rules between cells first, and then by those between values.
+        """
         partners = (stream.uniforms(len(chosen) * count) * len(rows)).astype(np.int64)
         own, other = np.repeat(rows[chosen], count, axis=0), rows[partners]  # both rows of every possible exchange
         apart = np.abs(own - other) / self._sizes

@@ -212,7 +212,10 @@ def _half_distance(counts: Floats, shares: Floats) -> float:
 def _residual_test(
     known: ResidualNoise, scaled: Floats, shares: Floats, total: float, rows: int
 ) -> tuple[float, float]:
-    """Return the difference of the residuals in standard errors, and its probability by noise and sampling alone."""
+    """Return the difference of the residuals in standard errors, and its probability by noise and sampling alone.
+
+    `kept` is r² of the module, `spread` the sum of its three terms, (s² + r²)²/ν, so `freedom` is ν.
+    """
     sampled = total**2 / rows
     kept = sampled * math.prod(1 - 1 / size for size in scaled.shape)
     expected = known.variance + kept

@@ -144,7 +144,11 @@ class RuleValues:
         return broken
 
     def are_possible(self, rows: RowCells) -> Flags:
-        """Return the rows whose cells have values that satisfy all rules, shape (n,)."""
+        """Return the rows whose cells have values that satisfy all rules, shape (n,).
+
+        A row is certain if the largest value of a comparison's left side still satisfies it; other rows are tried at
+        fixed shares of the ranges. An equation is never certain.
+        """
         possible = np.ones(rows.count, np.bool_)
         for group in self.components:
             # first the rows that satisfy the rules with all values of their cells, at no draw
@@ -267,7 +271,10 @@ class RuleValues:
                 for name in self.names}  # fmt: skip
 
     def _between(self, name: str, low: Floats, high: Floats, shares: Floats) -> Floats:
-        """Return the values at shares of the ranges, on the lattice of a column; nan for empty ranges."""
+        """Return the values at shares of the ranges, on the lattice of a column; nan for empty ranges.
+
+        On a lattice the share selects one of the multiples of the step in the range.
+        """
         step = self._steps[name]
         if not step:
             values = np.clip(low + shares * (high - low), low, np.maximum(low, high))
@@ -283,6 +290,9 @@ class RuleValues:
         """Return values drawn one after the other between the ends that the rules leave.
 
         Those in `nearest` take the nearest value to their current one.
+
+        Rules with one comparison are active in all rows that their cells do not satisfy. Of several alternatives one is
+        chosen by row. A drawn value narrows its range to a point, and the other ends follow.
         """
         low, high = self._ends(rows)
         ends = {name: (low[name], high[name]) for name in self.names}
@@ -303,7 +313,10 @@ class RuleValues:
         return low
 
     def _tighten(self, active: Sequence[tuple[Linear, Flags]], low: dict[str, Floats], high: dict[str, Floats]) -> None:
-        """Move the ends of values, in place, as far as comparisons require in the rows in which they are active."""
+        """Move the ends of values, in place, as far as comparisons require in the rows in which they are active.
+
+        Sweeps over all comparisons are repeated until no end moves; their number is limited.
+        """
         for _ in range(len(active) * len(self.names) + 1):
             changed = False
             for linear, rows in active:

@@ -175,7 +175,10 @@ class SetTargets:
 
     @property
     def tables(self) -> Iterator[tuple[tuple[int, ...], Floats]]:
-        """Attributes and shares of every set."""
+        """Attributes and shares of every set.
+
+        Triples come first, then the larger sets.
+        """
         for number, columns in enumerate(self.triples.sets.tolist()):
             yield tuple(columns), self.triples.of(self.shares, number)
         for number, columns in enumerate(self.wide.sets):
@@ -298,7 +301,10 @@ class Polisher(Sweeper):
         self._of_laws = np.repeat(laws, np.diff(self._wide.ends))
 
     def polish(self, beta: float, three_beta: float, law_beta: float, wide_beta: float) -> None:
-        """Redraw every value, with feedback of these strengths for pairs, triples, larger laws and other sets."""
+        """Redraw every value, with feedback of these strengths for pairs, triples, larger laws and other sets.
+
+        `slopes` are β/(T + FLOOR) with the strength β of the kind of set, and weights slope · (T − C − ½).
+        """
         sets, ends, sizes = self._sets.sets, self._sets.ends, self._sets.sizes
         self._own[:] = 0
         loops.count_triples(self.rows, sets, ends, sizes, self._own)

@@ -76,7 +76,10 @@ def _pieces(elements: Sequence[Repetition]) -> Iterator[Repetition]:
 
 
 def _permuted(pieces: Sequence[Repetition]) -> slice:
-    """Return the successive pieces, of at most 2⁶² texts together, with the most texts."""
+    """Return the successive pieces, of at most 2⁶² texts together, with the most texts.
+
+    Every run of successive pieces with at most 2⁶² texts is tried from each start.
+    """
     best, most = slice(0, 1), 0
     for begin in range(len(pieces)):
         end, texts = begin, 1
@@ -133,7 +136,11 @@ def _permute(numbers: Words, size: int, keys: Sequence[np.uint64]) -> Words:
 
 
 def _letters(piece: Repetition, places: Words) -> NDArray[np.uint32]:
-    """Return the code points of the texts of a piece at some places, shape (n, most); 0 after the end of a text."""
+    """Return the code points of the texts of a piece at some places, shape (n, most); 0 after the end of a text.
+
+    Texts of a piece are numbered by length, shortest first: `begins` is the first number of each length, and the rest
+    is written in the base of the number of letters.
+    """
     letters, count = np.array([ord(letter) for letter in piece.letters], np.uint32), len(piece.letters)
     begins = np.cumsum([0, *(count**k for k in range(piece.least, piece.most + 1))], dtype=np.uint64)
     longer = np.searchsorted(begins[1:], places, "right")
