@@ -149,7 +149,10 @@ class ModelSelection(AimSelection):
 def candidates_within(
     candidates: Sequence[AttributeSet], sizes: Mapping[str, int], measured_sets: Sequence[AttributeSet], limit: int
 ) -> list[AttributeSet]:
-    """Return the candidates that keep the model small enough or unchanged, and all single attributes."""
+    """Return the candidates that keep the model small enough or unchanged, and all single attributes.
+
+    A set inside a measured one adds no clique, so it is always offered.
+    """
     supersets = [set(names) for names in measured_sets]
     return [names for names in candidates
             if len(names) == 1 or any(set(names) <= superset for superset in supersets)
@@ -164,7 +167,10 @@ class ModelState(AimState):
 
     @cached_property
     def due(self) -> tuple[AttributeSet, ...]:
-        """Sets of the public structure, in order, without those for which the model has no room."""
+        """Sets of the public structure, in order, without those for which the model has no room.
+
+        Sets are added as long as the model of those added so far and the next has at most `most_cells` cells.
+        """
         sizes, found = {name: group.count for name, group in self.groups.items()}, list[AttributeSet]()
         for names in super().due:
             if model_cells(sizes, [*found, names]) <= self.most_cells:
@@ -173,7 +179,11 @@ class ModelState(AimState):
 
     @cached_property
     def selection(self) -> AimSelection | None:
-        """Selection restricted by the size of the model; single attributes are always offered."""
+        """Selection restricted by the size of the model; single attributes are always offered.
+
+        `spent` is the share of the budget that is spent after this round, and `limit` the permitted cells at that
+        share. With fewer sets than planned, the budget of the round is divided among these.
+        """
         whole = super().selection
         if whole is None or whole.is_empty:
             return whole

@@ -82,6 +82,9 @@ def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise:
     """Return a block for each product of the workload, from a baseline strategy of each axis (`make`).
 
     The budget is divided so that the total error is least.
+
+    A strategy has sensitivity 1, so the error of a product is its weight times the errors of its axes; an axis that is
+    only summed needs no strategy.
     """
     strategies: dict[str, tuple[Floats, float]] = {}
     for product in union.products:

@@ -81,7 +81,10 @@ class PooledBlocks:
         return float((self.plan.blocks.unit_variances / self.variances).mean())
 
     def evidence(self, earlier: Read, new: Read) -> PlanEvidence:
-        """Return the pooled evidence; `earlier` and `new` return the values of a block of either plan."""
+        """Return the pooled evidence; `earlier` and `new` return the values of a block of either plan.
+
+        A value is the average of both measurements with the weights 1/variance, or the only one.
+        """
 
         def read(index: int) -> Floats:
             sources = ((self.earlier, self.earlier_variances, earlier), (self.new, self.new_variances, new))
@@ -137,7 +140,10 @@ def with_precisions(blocks: Blocks, variances: Floats) -> Blocks:
 
 
 def check_poolable(earlier: Blocks, new: Blocks) -> None:
-    """Raise PlanError unless plans measure separate residuals, and a common one by equal strategies and weights."""
+    """Raise PlanError unless plans measure separate residuals, and a common one by equal strategies and weights.
+
+    Blocks that measure one residual each can be averaged block by block if strategies and axis weights agree.
+    """
     for blocks in (earlier, new):
         if not has_separate_residuals(blocks) or blocks.has_trees or blocks[0].noise == LAPLACE:
             how = "by Laplace noise" if blocks[0].noise == LAPLACE else "that measures several residuals together"
@@ -259,7 +265,10 @@ def missing_budget(target: Plan, problem: PlanningProblem, earlier: PlanEvidence
 
 
 def _shares_spent(target: Plan, problem: PlanningProblem, earlier: PlanEvidence) -> Floats:
-    """Return the share of the budget that earlier releases spent on each block."""
+    """Return the share of the budget that earlier releases spent on each block.
+
+    A block's cost is inverse to its variance: variance at the whole budget times its share, over the earlier variance.
+    """
     check_poolable(earlier.plan.blocks, target.blocks)
     blocks = target.blocks
     costs = plan_draws(target, problem.budget.amount, problem.rows_per_unit).variances * blocks.share

@@ -117,7 +117,11 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
 
 
 def _solve(options: Options, noise: Noise, gram: Floats) -> DesignChoice:
-    """Return the named design, or the best one if no option names it."""
+    """Return the named design, or the best one if no option names it.
+
+    Without a named design: under Laplace noise all design queries are compared, since none is the best for all
+    workloads; under Gaussian noise full and reduced designs of eigenvectors.
+    """
     if not options.named and noise == "laplace":
         others = {name: make(len(gram)) for name, make in DESIGNS.items() if make is not None}
         return choose_queries(gram, others)
@@ -160,6 +164,9 @@ def _by_attribute(problem: PlanningProblem, options: Options, tools: Tools) -> P
     """Plan marginals of one strategy per attribute; the designs chosen by attribute replace the full ones if better.
 
     The sum of an attribute's Grams only approximates its share of the error, so whole plans are compared.
+
+    `weigh_marginals` plans marginals of given strategies with optimal weights. A share of the cost is the weight for
+    Laplace noise and its square for Gaussian noise. Reduced designs must gain the fraction GAIN.
     """
     workload, relative = problem.workload, options.relative
     union = implicit(workload, relative)

@@ -166,7 +166,10 @@ class FixedForecast:
 
     @property
     def ratio_to_one_release(self) -> float:
-        """Root mean square error relative to one release at the budget of all."""
+        """Root mean square error relative to one release at the budget of all.
+
+        A root mean square error is rows per unit times the plan's at the privacy cost of all releases.
+        """
         problem, earlier = self.measured.problem, self.measured.earlier
         if earlier is None:
             return 1.0
@@ -208,6 +211,8 @@ class FixedForecast:
         """Return the expected error of a part on a set: root mean square over its queries, with its unit.
 
         Errors of statistics of a number are those of GROUP records.
+
+        `scale` is rows per unit over √cost, by which errors at privacy cost 1 are multiplied.
         """
         accuracy, queries, shown = self.plan.accuracy, part.count(attributes), part.shown(attributes)
         error, unit = scale * math.sqrt(accuracy.summed_variance(part, attributes) / queries), part.unit(attributes)

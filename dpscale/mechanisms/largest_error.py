@@ -157,7 +157,11 @@ class QueryWeights:
 
     @classmethod
     def of(cls, workload: Workload) -> QueryWeights:
-        """Return equal weights. Raises PlanError if the queries are too many or not linear."""
+        """Return equal weights. Raises PlanError if the queries are too many or not linear.
+
+        `keys` gives every factor of weights, of a set or of the queries on an axis, its place in one vector of
+        logarithms.
+        """
         for part in workload.parts:
             if part.statistic is not None:
                 raise PlanError("mechanism.objective",
@@ -216,7 +220,10 @@ class QueryWeights:
         return [replace(part, weights=weights, family=_products(part.family, families))]
 
     def _family(self, number: int, part: ProductPart, name: str) -> Family:
-        """Return the queries of an attribute, each times the square root of its weight."""
+        """Return the queries of an attribute, each times the square root of its weight.
+
+        Equal weights leave the family as it is. A weight p of a query is √p on its row, since variances are squared.
+        """
         family, size = part.family.axis(name), self.whole.domain[name].size
         key = self._axis_key(number, family, size)
         if key is None or key not in self.keys or float(np.ptp(self.logs[self.keys[key]])) <= FLAT:
@@ -228,7 +235,11 @@ class QueryWeights:
         return [reweighted(part, names, weight * self.of_set(number, part, names)) for names, weight in pairs]
 
     def measured(self, plan: Plan) -> QueryErrors:
-        """Return the errors of a plan."""
+        """Return the errors of a plan.
+
+        For each factor, `sums` is the weighted variance of its queries and `counts` their weight; the change of its
+        logarithm is log(sums/counts/mean), with the weighted mean of all variances.
+        """
         accuracy = accuracy_of(self.whole.domain, plan.blocks)
         sums, counts, largest, total = np.zeros_like(self.logs), np.zeros_like(self.logs), 0.0, 0.0
         for number, part, names in _sets(self.whole):

@@ -44,7 +44,11 @@ from dpscale.workload.wide import is_wide
 def next_plan(
     folder: Path, problem: PlanningProblem, costs: Instalments, completes: bool, make: Callable[[], Any]
 ) -> FixedPlan:
-    """Return the plan of the next release: the target again, or what completes the earlier ones to it."""
+    """Return the plan of the next release: the target again, or what completes the earlier ones to it.
+
+    The target is the plan of one release at the summed budget. `completes` measures only what earlier releases lack of
+    it; otherwise the target is measured again and pooled.
+    """
     evidence = read_evidence(folder, problem.workload)
     target = read_target(folder, problem.workload) or make().evidence_plan
     if target is None:
@@ -118,7 +122,10 @@ def _on_classes(problem: PlanningProblem) -> tuple[PlanningProblem, MergedCells 
 def _plan_classes(
     plan: Callable[[PlanningProblem, Any, Tools], Plan], problem: PlanningProblem, given: Any, tools: Tools
 ) -> Plan:
-    """Return the plan of a problem, made on the classes of cells that its queries distinguish."""
+    """Return the plan of a problem, made on the classes of cells that its queries distinguish.
+
+    The plan is made on a domain whose cells are the classes; its blocks record the classes (`merging`).
+    """
     merged_problem, merged = _on_classes(problem)
     made = plan(merged_problem, given, tools)
     if merged is None:
@@ -161,6 +168,8 @@ def weights_of_roots(workload: Workload) -> dict[str, Weights]:
     """Return the wide attributes whose queries have a root in closed form, with the weights of their cells.
 
     These are attributes with prefix queries or with range queries alone; see `WideRoot`.
+
+    `asked` has the families on each attribute, and `refused` the attributes with queries that are no products.
     """
     wide = {axis.name for axis in workload.domain.axes if is_wide(axis.size)}
     asked, refused = defaultdict[str, set[Family]](set), set[str]()

@@ -48,7 +48,10 @@ class Options(AdaptiveOptions):
 
 
 def component_roots(pairs: Sequence[AttributeSet]) -> dict[str, str]:
-    """Return the representative of every attribute's connected component in the graph of `pairs`."""
+    """Return the representative of every attribute's connected component in the graph of `pairs`.
+
+    `head` points from an attribute towards the representative of its component (union and find).
+    """
     head: dict[str, str] = {}
 
     def head_of(name: str) -> str:
@@ -89,7 +92,10 @@ class TreeSelection(AimSelection):
     taken: tuple[AttributeSet, ...] = ()
 
     def excluded(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
-        """Return the positions of pairs whose attributes are already connected."""
+        """Return the positions of pairs whose attributes are already connected.
+
+        `_ends` has a number for each attribute and the numbers of both attributes of every pair.
+        """
         numbers, ends = self._ends
         parts = np.arange(len(numbers))
         for name, head in component_roots([*self.taken, *chosen]).items():
@@ -129,6 +135,9 @@ class TreeState(AimState):
 
         Each of the edges that are left may cost `step`, divided between selection and measurement; None when all are
         there.
+
+        `edges` counts the edges of a spanning forest of the candidates, less those taken; each costs the same part of
+        the rest.
         """
         if self.done:
             return None

@@ -104,7 +104,10 @@ def best_of(plans: Sequence[tuple[str, Plan]], mechanism: str) -> Plan:
 
 
 def _marginal_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, Plan, WeightedSets]]:
-    """Yield the plan of the best marginals found, measured cell by cell."""
+    """Yield the plan of the best marginals found, measured cell by cell.
+
+    The marginals that `hdmm` finds are one more start of the search, if they are permitted.
+    """
     spaces = plain_traces(problem.workload)
     if len(spaces.traces) * len(spaces.sets) > MOST_WORK:
         return
@@ -124,7 +127,11 @@ def _marginal_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[st
 def _strategy_plans(
     problem: PlanningProblem, tools: Tools, found: Sequence[WeightedSets]
 ) -> Iterator[tuple[str, Plan]]:
-    """Yield plans of marginals with a strategy for each attribute: from a search, and from marginals found before."""
+    """Yield plans of marginals with a strategy for each attribute: from a search, and from marginals found before.
+
+    Starts are the marginals found before and the one of all attributes; each is improved alternately with the
+    strategies (`_alternate`), and the best end is planned.
+    """
     attributes = {name for names in problem.workload.sets for name in names}
     if len(attributes) < 2 or max(problem.workload.domain.shape(sorted(attributes))) > WIDEST:
         return
@@ -219,7 +226,10 @@ def _separate_products(problem: PlanningProblem, tools: Tools) -> Plan:
 
 
 def _wide_products(problem: PlanningProblem) -> list[Block]:
-    """Return a block for every set, some of them with wide attributes. Raises PlanError for queries without a form."""
+    """Return a block for every set, some of them with wide attributes. Raises PlanError for queries without a form.
+
+    `known` has the strategy of each family and size; the error of a set is the product of its axes' errors.
+    """
     workload, known = problem.workload, dict[tuple[Family, int], Factor]()
     names_of, factors_of, errors = list[AttributeSet](), list[tuple[Factor, ...]](), list[float]()
     for part in workload.parts:

@@ -53,7 +53,11 @@ class Options(Settings):
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
-    """Plan every residual with the product of its attributes' centred bases."""
+    """Plan every residual with the product of its attributes' centred bases.
+
+    A residual is measured by the product of its attributes' factors, so its coefficient is a product of traces, summed
+    over its terms, and shares follow from the coefficients.
+    """
     workload, noise = problem.workload, problem.noise
     given = {name: _matrix(workload.domain, name, base) for name, base in options.bases.items()}
     subs = decompose(workload)
@@ -109,6 +113,10 @@ def _grams(subs: Sequence[Subworkload]) -> dict[str, Floats]:
 
 
 def _axis_gram(sub: Subworkload, key: tuple[str, ...], axis: int) -> Floats:
+    """Return a term's Gram matrix on one axis.
+
+    Of a joint term, the rows are flattened along the other axes, so that it is the sum over their cells.
+    """
     if not sub.is_joint(key):
         return sub.factors[key[axis]].gram
     rows = sub.factors[key[0]].rows
@@ -127,6 +135,10 @@ def _factor(gram: Floats, base: Floats | None, noise: str) -> Factor:
 
 
 def _rounded(base: Floats, rows: Floats, size: int) -> Factor:
+    """Return an integer strategy near a centred base.
+
+    A base whose Gram matrix is a multiple of the centring has the exact strategy n I − 11ᵀ.
+    """
     centred = _centred(base)
     strategy = centred.T @ centred
     if np.allclose(strategy, strategy[0, 0] * size / (size - 1) * (np.eye(size) - 1 / size), rtol=0, atol=1e-12):
@@ -148,6 +160,8 @@ def _trace(sub: Subworkload, key: tuple[str, ...], bases: list[Factor], traces: 
     """Return the squared Frobenius norm of the queries' rows times the inverse bases, for one residual space.
 
     Of a product it is a product of one-axis norms, which are kept in `traces`.
+
+    tr(G (KᵀK)⁺) is |F K⁺|² for rows F with FᵀF = G, and a product over the axes for a Kronecker term.
     """
     if sub.is_joint(key):
         turned = sub.factors[key[0]].rows.reshape(-1, *sub.sizes)

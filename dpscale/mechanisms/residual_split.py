@@ -42,7 +42,10 @@ class ResidualSolutions:
     def replace_spaces(
         self, names: AttributeSet, measured: Iterable[AttributeSet], solution: Solution
     ) -> ResidualSolutions:
-        """Replace the spaces `measured` by one joint measurement of `names`, at the end."""
+        """Replace the spaces `measured` by one joint measurement of `names`, at the end.
+
+        The joint solution becomes the last one, with the number `len(solutions)`.
+        """
         removed = [found for one in measured for found in self.sets.find(one)]
         remaining = self.sets.take(np.delete(np.arange(len(self.which)), removed))
         last = AttributeSets.of(self.sets.names, [names])
@@ -57,7 +60,10 @@ class ResidualSolutions:
         return cast(list[float], own[self.which].tolist())
 
     def blocks(self, shares: Sequence[float], noise: str) -> Blocks:
-        """Return one block per space."""
+        """Return one block per space.
+
+        Equal tuples of factors share one strategy; strategies are numbered in the order of first use.
+        """
         classes, first = np.unique(self.which, return_index=True)
         strategies: dict[tuple[int, ...], tuple[int, tuple[Factor, ...]]] = {}
         of = np.zeros(len(self.solutions), np.int32)
@@ -166,7 +172,11 @@ def _run(task: Callable[[], Any]) -> Any:
 
 
 def assemble_plan(problem: PlanningProblem, name: str, solved: ResidualSolutions, notes: tuple[str, ...] = ()) -> Plan:
-    """Return the plan that measures each set by its solution, with optimal shares."""
+    """Return the plan that measures each set by its solution, with optimal shares.
+
+    For Gaussian noise the bound of the sum of spaces is (Σ √bound)², as the error at best shares; there is none for
+    Laplace noise.
+    """
     noise = problem.noise
     shares, error = allocate(solved.of_all(lambda one: one.coefficient), noise)
     roots = solved.of_all(lambda one: math.sqrt(one.bound)) if noise == GAUSSIAN else []

@@ -273,6 +273,9 @@ def _moves(demands: TreeDemands, ratios: Floats) -> Floats:
     """Return factors of the groups' weights, one for each level of each hierarchy, that bring errors closer.
 
     Factors by level, and not by group, keep the weights of several hierarchies a product, for which the bound is close.
+
+    `ratios` are the groups' errors over their mean. The mean of the logarithms at a level is the logarithm of the
+    level's factor, divided among the hierarchies and damped.
     """
     total = np.zeros(len(ratios))
     for place in range(len(demands.hierarchies)):
@@ -285,7 +288,11 @@ def _moves(demands: TreeDemands, ratios: Floats) -> Floats:
 def _solutions(
     problem: PlanningProblem, demands: TreeDemands, tools: Tools, solve: Solve
 ) -> dict[AttributeSet, tuple[Solution, Subworkload]]:
-    """Return the strategy of every residual of the other attributes, with the Gram matrix that it is the best for."""
+    """Return the strategy of every residual of the other attributes, with the Gram matrix that it is the best for.
+
+    All groups together, each weighted by its number of nodes over its weight, give one workload on the other
+    attributes, whose residuals are solved.
+    """
     merged = Workload(problem.workload.domain.without_totals)
     for group in demands.groups:
         nodes = math.prod(tree.sizes[level] for tree, level in zip(demands.trees, group.levels, strict=True))
@@ -332,7 +339,11 @@ class _Planner:
         return _error(term.sub, solution.factors, self.noise)
 
     def errors(self, weights: Floats) -> Floats:
-        """Return the mean variance of the queries of each group at privacy cost 1."""
+        """Return the mean variance of the queries of each group at privacy cost 1.
+
+        With share s a residual's error is total/s (Gaussian) or total/s² (Laplace): the power 1/p − 1 for p of
+        `rooted`.
+        """
         factors = {key: self.trees(key, weights) for key in self.demands.terms}
         totals = {key: self._totals(key, factor, weights) for key, factor in factors.items()}
         shares, _ = allocate([self._weighted(key, totals[key], weights) for key in factors], self.noise)
@@ -347,14 +358,21 @@ class _Planner:
         return sum(weights[term.group] * total for term, total in zip(self.demands.terms[key], totals, strict=True))
 
     def _totals(self, key: Key, trees: Mapping[int, TreeFactor], weights: Floats) -> list[float]:
-        """Return the error of each term at full budget for the trees of its residual."""
+        """Return the error of each term at full budget for the trees of its residual.
+
+        A term's error is that of the other attributes (`coefficients`) times the squared sensitivity of the trees, the
+        variance at its levels and the square of the spreading weights.
+        """
         sensitivity = math.prod(tree.squared_sensitivity(self.noise) for tree in trees.values())
         return [own * sensitivity * self._spread_square(key[0], term, weights)
                 * math.prod(_summed(trees[place], term.levels[place]) for place in trees)
                 for own, term in zip(self.coefficients[key], self.demands.terms[key], strict=True)]  # fmt: skip
 
     def trees(self, key: Key, weights: Floats) -> dict[int, TreeFactor]:
-        """Return the strategies on the trees of a residual, by the position of their hierarchy."""
+        """Return the strategies on the trees of a residual, by the position of their hierarchy.
+
+        With several hierarchies, the tree of each is the best for given trees of the others, for SWEEPS rounds.
+        """
         depths = self.demands.depths(key)
         places = [place for place, depth in enumerate(depths) if depth]
         found: dict[int, TreeFactor] = {}
@@ -368,6 +386,11 @@ class _Planner:
         return found
 
     def _level_weights(self, key: Key, place: int, others: Mapping[int, TreeFactor], weights: Floats) -> list[float]:
+        """Return ω_l of one hierarchy: the weights of the terms at its level, times their errors on all other axes.
+
+        A term counts with its group's weight, its coefficient, the variances of the other trees and the spreading
+        weights.
+        """
         found = [0.0] * (self.demands.depths(key)[place] + 1)
         for own, term in zip(self.coefficients[key], self.demands.terms[key], strict=True):
             rest = math.prod(_summed(tree, term.levels[other]) for other, tree in others.items() if other != place)
@@ -387,7 +410,11 @@ class _Planner:
         return product
 
     def spreads(self, names: AttributeSet, place: int, weights: Floats) -> list[Integers]:
-        """Return integer weights n_v of the nodes by which the total is spread over a hierarchy, by level."""
+        """Return integer weights n_v of the nodes by which the total is spread over a hierarchy, by level.
+
+        They are C1 of the module for the best strategy that is not centred; the grid of level weights is the key of the
+        cache.
+        """
         terms = self.demands.whole_terms(names)
         levels = [0.0] * (max(term.levels[place] for term in terms) + 1)
         for term in terms:
@@ -473,7 +500,11 @@ class _Planner:
         return alone, min(tree_bound(every[0], grams), alone)
 
     def _tables(self, names: AttributeSet, weights: Floats) -> list[Floats]:
-        """Return the Kronecker terms of a residual: weights by level of each tree, one table for each Gram matrix."""
+        """Return the Kronecker terms of a residual: weights by level of each tree, one table for each Gram matrix.
+
+        A term with the Gram matrix that was solved has its bound, scaled to the term; another one has a bound at
+        uniform weights.
+        """
         solution, merged = self.solutions[names]
         found: dict[str, Floats] = {}
         for term in self.demands.whole_terms(names):
@@ -499,7 +530,10 @@ class _Planner:
 
 
 def _on_grid(weights: Sequence[float]) -> Levels:
-    """Return the logarithms of level weights relative to the largest, in steps of 1 / GRID; NOWHERE for 0."""
+    """Return the logarithms of level weights relative to the largest, in steps of 1 / GRID; NOWHERE for 0.
+
+    Level weights that differ by less than a step share one strategy.
+    """
     largest = max(weights)
     return tuple(
         max(round(GRID * math.log(weight / largest)), NOWHERE + 1) if weight > 0 else NOWHERE for weight in weights

@@ -113,8 +113,8 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
     """Return the expected L1 error over all 3-way cross marginals, up to a factor; 2-way if a side has one.
 
     `residual` is what remains of a departure after shrinkage, for every column; `cells` weighs it by the values that
-    the column represents. Columns are added by attribute (`blocks`), and triples of two attributes of one side and one of
-    the other have the root of their summed squares.
+    the column represents. Columns are added by attribute (`blocks`), and triples of two attributes of one side and one
+    of the other have the root of their summed squares.
     """
     pu, pv, puv = precisions
     ones, pairs = scales

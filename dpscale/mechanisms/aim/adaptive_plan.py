@@ -134,7 +134,10 @@ class AdaptivePlan:
         return AdaptiveForecast(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of plan.json; `version` changes if the interpretation of measurements changes."""
+        """Return the content of plan.json; `version` changes if the interpretation of measurements changes.
+
+        A plan that was read keeps its stored content, so that rewriting it changes nothing.
+        """
         if self.stored is not None:
             return dict(self.stored)
 

@@ -69,7 +69,10 @@ class EarlierState:
         return setting.estimator.fit(self.counts, self.groups, self.residuals, setting.candidates, None)
 
     def refined_groups(self, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
-        """Return the common refinement of the earlier groups and those that the summed budget permits."""
+        """Return the common refinement of the earlier groups and those that the summed budget permits.
+
+        Groups of an attribute change only if the new budget permits more of them than before.
+        """
         if not self.setting.candidates:
             return dict(self.groups)
         finer = choose_groups(replace(self.setting, beta=self.setting.beta + self.beta), counts)
@@ -79,7 +82,11 @@ class EarlierState:
         }
 
     def lifted_residuals(self, groups: Mapping[str, Groups]) -> Residuals:
-        """Return the residuals over groups that refine the earlier ones."""
+        """Return the residuals over groups that refine the earlier ones.
+
+        If groups changed, the residual is lifted as the module says, and its precision multiplied by tr(HᵀH) per
+        dimension (`share`).
+        """
         found = list[tuple[AttributeSet, Floats, float]]()
         for names, value in self.residuals.values.items():
             precision = self.residuals.precision(names)

@@ -107,7 +107,10 @@ class ResidualRequest:
         return counts if self.by_cell else coarsened(counts, self.groups)
 
     def estimate(self, measured: Floats) -> Floats:
-        """Return lattice numbers as noisy counts, or as a noisy centred residual."""
+        """Return lattice numbers as noisy counts, or as a noisy centred residual.
+
+        Stored numbers are multiplier · K · counts + noise; a residual is centred again, which reduces its noise only.
+        """
         if self.strategy is not None:
             return least_squares(self.strategy, measured / self.draw.multiplier)
         if self.by_cell:
@@ -116,7 +119,10 @@ class ResidualRequest:
 
 
 def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool, own: Factor | None = None) -> Block:
-    """Return the strategy of a request: the given one, the identity, or the centred marginal times its cells."""
+    """Return the strategy of a request: the given one, the identity, or the centred marginal times its cells.
+
+    The strategy of a residual is n I − 11ᵀ along every axis, which centres and multiplies by the number of cells.
+    """
     if own is not None:
         return Block(names, (own,), 1.0)
     make = identity_factor if by_cell else center_factor
@@ -230,7 +236,10 @@ class AimDecision:
         return self.groups == other.groups
 
     def scaled(self, factor: float, rows_per_unit: int) -> AimDecision:
-        """Return the decision with `factor` times the noise variance, for a combination of the values of periods."""
+        """Return the decision with `factor` times the noise variance, for a combination of the values of periods.
+
+        The step is at least the mean cost of a measured set after rounding.
+        """
         requests = tuple(request.scaled(factor, rows_per_unit) for request in self.requests)
         cost = sum((request.draw.cost for request in requests), Fraction(0))
         step = max(cost / len(self.measured), self.step / Fraction(factor))
@@ -327,7 +336,11 @@ def _read_request(
 
 
 def _check(decision: AimDecision, setting: Setting) -> None:
-    """Refuse a stored decision that the mechanism cannot have made: other sets, or a higher cost than its round."""
+    """Refuse a stored decision that the mechanism cannot have made: other sets, or a higher cost than its round.
+
+    The first decision measures 1-ways over cells, later ones candidates, or 1-ways again. `step` bounds the mean cost
+    of a measured set.
+    """
     known = {(name,) for name in setting.names} if decision.is_one_way else set(setting.candidates)
     if len(set(decision.measured)) != len(decision.measured) or not set(decision.measured) <= known:
         raise ValueError("a selected set that is not a candidate, or a repeated one")
@@ -427,7 +440,11 @@ def deviation(step: Fraction, rows_per_unit: int) -> float:
 
 
 def strategies(workload: Workload) -> Mapping[str, Factor]:
-    """Return the strategy of each attribute with cumulative queries only and a suitable number of cells."""
+    """Return the strategy of each attribute with cumulative queries only and a suitable number of cells.
+
+    An attribute has a strategy of cumulative sums if all queries on it are cumulative; two-sided ones need sums from
+    both ends.
+    """
     # the one-way families of each attribute; None for queries that are not products
     families_of: dict[str, set[Family | None]] = {}
     for part in workload.parts:

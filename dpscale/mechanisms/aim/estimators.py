@@ -115,7 +115,11 @@ class EntropyEstimator:
         return determined_over_groups(self.rules, names, groups)
 
     def groups(self, counts: Counts, deviation: float, runs: Mapping[str, Groups]) -> dict[str, Groups]:
-        """Return groups so large that a typical cell of a pair exceeds its expected noise."""
+        """Return groups so large that a typical cell of a pair exceeds its expected noise.
+
+        A pair of groups with c counts each has c²/N records on average; it exceeds the noise σ of a cell if c ≥ √(σ N),
+        times √grain. Groups also have at least ABOVE_NOISE times σ.
+        """
         total, deviation = total_of(counts), self.expected_noise * deviation
         least = max(float(np.sqrt(self.grain * deviation * total)), ABOVE_NOISE * deviation)
         return {
@@ -140,7 +144,10 @@ class EntropyEstimator:
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
     ) -> dict[AttributeSet, float]:
-        """Return the precisions including the 1-ways over cells; approximate, since groups differ in width."""
+        """Return the precisions including the 1-ways over cells; approximate, since groups differ in width.
+
+        The total follows from every 1-way, with the variance of its sum.
+        """
         had = dict(residuals.precisions)
         for name, noisy in counts.items():
             had[(name,)] = had.get((name,), 0.0) + 1 / noisy.grouped_variance(groups[name])
@@ -352,7 +359,10 @@ class GraphicalEstimates:
 
 
 def _coarse(model: GraphicalModel, groups: Mapping[str, Groups], names: AttributeSet) -> Floats:
-    """Return the model's marginal over some groups; coarser model groups are divided in proportion to its 1-ways."""
+    """Return the model's marginal over some groups; coarser model groups are divided in proportion to its 1-ways.
+
+    The share of a wanted group in a group of the model is the probability of its cells given that group.
+    """
     table = model.coarse_marginal(names)
     for axis, name in enumerate(names):
         own, wanted = model.groups[name], groups[name]
@@ -370,7 +380,10 @@ def _of_cells(name: str, rows: Floats | None, values: Floats, variance: float) -
 
 
 def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> list[Observed]:
-    """Return the observations of 1-ways over cells, and of residuals over groups as centred marginals."""
+    """Return the observations of 1-ways over cells, and of residuals over groups as centred marginals.
+
+    A residual is a marginal measured by the centring along every axis.
+    """
     found = [_of_cells(name, *noisy.linear_form()) for name, noisy in counts.items()]
     for names, values in residuals.values.items():
         inside = tuple(groups[name] for name in names)

@@ -62,7 +62,10 @@ class PeriodState(AimState):
 def groups_of_period(
     setting: Setting, context: PeriodContext, first: AimDecision, values: Sequence[Floats]
 ) -> Mapping[str, Groups]:
-    """Return the groups of the structure, or those for cumulative answers after `context.periods` periods."""
+    """Return the groups of the structure, or those for cumulative answers after `context.periods` periods.
+
+    Counts and their noise are scaled from the weight of the first period to `context.periods` periods.
+    """
     if context.structure is not None:
         groups: Mapping[str, Groups] = context.structure.groups
         return groups

@@ -265,7 +265,10 @@ class BatchedSchedule:
         return max(1, math.ceil(_pairs(candidates) * wider / self.rounds))
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
-        """Return shares ∝ n^⅔, rounded to 1/4,096 of the share of one cell."""
+        """Return shares ∝ n^⅔, rounded to 1/4,096 of the share of one cell.
+
+        PART is the precision of a share; equal numbers of cells have equal shares.
+        """
         parts = [round(PART * count ** (2 / 3)) for count in cells]
         whole = sum(parts)
         share_of = {part: Fraction(part, whole) for part in set(parts)}
@@ -409,6 +412,9 @@ class Setting:
         """Subsets of the targets with sizes of the schedule, smallest first, then in the order of `sizes`.
 
         Of the larger sets, only those with the fewest cells: at most MOST_LARGER, with MOST_LARGER_CELLS in total.
+
+        Sets that rules determine or that are public are no candidates; `_always` is the degree up to which all are
+        offered.
         """
         inside: set[AttributeSet] = set()
         for names in self.targets:
@@ -446,7 +452,10 @@ class Setting:
 
     @cached_property
     def _most(self) -> int:
-        """Largest number of attributes of any candidate, such that the candidates can be enumerated."""
+        """Largest number of attributes of any candidate, such that the candidates can be enumerated.
+
+        The number of candidates is counted before any is listed.
+        """
         most = self._always
         if len(self.names) > MOST_ATTRIBUTES:
             return most
@@ -460,7 +469,10 @@ class Setting:
         return sum(math.comb(len(names), size) for names in self.targets for size in sizes)
 
     def inside(self, target: Sequence[str]) -> Iterator[AttributeSet]:
-        """Return the subsets of a target that have the size of a candidate."""
+        """Return the subsets of a target that have the size of a candidate.
+
+        Levels above a level of a hierarchy belong to the target too; a set has at most one level of each.
+        """
         least = self.schedule.sizes(len(self.names))[0]
         ordered = self.ordered([one for name in target for one in (name, *self.above.get(name, ()))])
         found = chain.from_iterable(combinations(ordered, size) for size in range(least, self._most + 1))

@@ -166,7 +166,12 @@ class AimState:
 
     @cached_property
     def selection(self) -> AimSelection | None:
-        """Selection of the next round; None if the budget is spent."""
+        """Selection of the next round; None if the budget is spent.
+
+        The order: sets of a public structure (`due`); laws, sets of many attributes; repeated 1-ways (`back`, their
+        share of the rest), with no candidates; and an ordinary round of `count` sets. `cost` pays for a selection, the
+        rest of the step for its measurement.
+        """
         if self.done:
             return None
         if self.due:
@@ -184,7 +189,11 @@ class AimState:
                             _penalty(self), setting.rows_per_unit, setting.classes(self.groups))  # fmt: skip
 
     def _law_selection(self, degree: int) -> AimSelection:
-        """Return the selection of one law of a degree, or of none."""
+        """Return the selection of one law of a degree, or of none.
+
+        As many empty sets as laws are offered, so that together they weigh alike. `price` is the logarithm of the
+        number of laws, which is subtracted from their scores as the price of so many candidates.
+        """
         setting, sets = self.setting, self.laws[degree]
         step = min(setting.law_budget / LAW_STEPS, self.left)
         cost = LAW_SELECTING * step
@@ -192,7 +201,10 @@ class AimState:
                             cost, step - cost, 1.0, setting.rows_per_unit, price=math.log(len(sets)))  # fmt: skip
 
     def decide(self, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
-        """Return the measurements of a round from its selected sets."""
+        """Return the measurements of a round from its selected sets.
+
+        `precisions` grow with every request of the round, so that later sets are measured given earlier ones.
+        """
         setting = self.setting
         if selection.is_empty and not self.due:
             return _one_way_decision(setting, selection.round, selection.step, self.groups)
@@ -219,7 +231,11 @@ class AimState:
         return AimDecision(selection.round, tuple(chosen), selection.beta, selection.step, self.groups, tuple(requests))
 
     def updated(self, decision: AimDecision, values: Sequence[Floats]) -> Self:
-        """Return the state with a round's measurements in its estimates; the next step is not determined yet."""
+        """Return the state with a round's measurements in its estimates; the next step is not determined yet.
+
+        Repeated 1-ways are averaged with earlier counts by inverse variance, and their residuals with earlier
+        residuals.
+        """
         after = replace(self, left=self.left - decision.spent, measured=decision.round)
         taken = list(zip(decision.requests, values, strict=True))
         if not decision.is_one_way:
@@ -232,7 +248,11 @@ class AimState:
         return replace(after, counts=counts, residuals=self.residuals.updated(one_ways))
 
     def after(self, decision: AimDecision, values: Sequence[Floats]) -> Self:
-        """Return the state after a round, with the step annealed by the change of the *estimates*."""
+        """Return the state after a round, with the step annealed by the change of the *estimates*.
+
+        `moved` is the L1 change of each selected set's estimate, and `noise` what noise alone would change. Rounds of
+        1-ways and of laws leave the step as it is.
+        """
         after = replace(self.updated(decision, values), previous=self.fit)
         if not decision.measured:
             vars(after)["fit"] = self.fit
@@ -358,7 +378,10 @@ def state_before_rounds(
 
 
 def _possible_laws(setting: Setting, groups: Mapping[str, Groups], total: float) -> dict[int, tuple[AttributeSet, ...]]:
-    """Return the sets of each degree that a step measures with a noise of at most LAW_NOISE of the records."""
+    """Return the sets of each degree that a step measures with a noise of at most LAW_NOISE of the records.
+
+    A law of n groups has an L1 noise of NOISE_L1 · σ n, with σ the noise of a step.
+    """
     step = (1 - LAW_SELECTING) * setting.law_budget / LAW_STEPS
     most = LAW_NOISE * total / (NOISE_L1 * deviation(step, setting.rows_per_unit))
     found = {
@@ -425,6 +448,9 @@ def _one_way_share(state: AimState) -> Fraction:
     """Return the share of the remaining budget for repeated 1-ways after an uninformative round.
 
     It is 1 if measurements are almost certainly uninformative and one measurement would spend all of the rest.
+
+    `noise` is the L1 noise of each 1-way as a share of the records. The share of the schedule applies unless the last
+    round repeated the 1-ways already.
     """
     if state.earlier or all(note.is_one_way for note in state.rounds):
         return Fraction(0)
@@ -438,7 +464,10 @@ def _one_way_share(state: AimState) -> Fraction:
 
 
 def _round_size(state: AimState) -> tuple[int, Fraction]:
-    """Return the number of measurements of the round and β of each; the last round spends the rest."""
+    """Return the number of measurements of the round and β of each; the last round spends the rest.
+
+    If fewer steps than a batch are affordable, they share all that is left.
+    """
     batch, affordable = min(state.setting.batch(state.step), len(state.offered)), int(state.available / state.step)
     if affordable > batch:
         return batch, state.step
@@ -449,7 +478,10 @@ def _round_size(state: AimState) -> tuple[int, Fraction]:
 def _effect(
     before: AimState, after: AimState, names: AttributeSet, costs: Mapping[AttributeSet, Fraction]
 ) -> tuple[float, float]:
-    """Return the change of an estimate by a measurement, and its expected noise, both L1 over groups."""
+    """Return the change of an estimate by a measurement, and its expected noise, both L1 over groups.
+
+    NOISE_L1 is √(2/π), the mean absolute value of a standard normal variable, times σ and the number of cells.
+    """
     old = before.fit.table(names)
     noise = NOISE_L1 * deviation(costs[names], before.setting.rows_per_unit) * old.size
     share = _change_by_noise(before, after, names) if before.earlier else 1.0
