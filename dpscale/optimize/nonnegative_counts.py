@@ -460,7 +460,10 @@ class Grids:
         return int(np.minimum(np.diff(self.row_starts), np.diff(self.column_starts)).max())
 
     def _each(self) -> Iterator[tuple[slice, tuple[int, int], Integers, Integers]]:
-        """Yield cells, shape and sums of the grids that are not empty."""
+        """Yield cells, shape and sums of the grids that are not empty.
+
+        Cells of a grid follow those of the grids before, height × width of them.
+        """
         end = 0
         for row, last, column, final in zip(
             self.row_starts[:-1].tolist(), self.row_starts[1:].tolist(),
@@ -473,7 +476,10 @@ class Grids:
                 yield slice(start, end), (height, width), rows, columns
 
     def fit(self, values: Floats, variances: Floats, allowed: Flags) -> Floats:
-        """Return the weighted least squares fit, in the order of the cells; cells that are not allowed are 0."""
+        """Return the weighted least squares fit, in the order of the cells; cells that are not allowed are 0.
+
+        Grids with more columns than rows are transposed for the loop, and their result back.
+        """
         sorted_values, spread = values[self.order], _positive(variances, allowed)[self.order]
         by_grid = np.zeros(len(values))
         for cells, shape, rows, columns in self._each():

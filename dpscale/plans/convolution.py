@@ -53,7 +53,10 @@ def _digit_bits(rows: int) -> int:
 
 
 def _digits(values: NDArray[Any], bits: int) -> Iterator[Floats]:
-    """Yield digits with values = Σ digit_i 2^(bits i), |digit| ≤ 2^(bits−1)."""
+    """Yield digits with values = Σ digit_i 2^(bits i), |digit| ≤ 2^(bits−1).
+
+    A digit is the remainder modulo 2^bits, between −2^(bits − 1) and 2^(bits − 1) − 1.
+    """
     half = 1 << (bits - 1)
     while values.any():
         digit = (values + half & (2 * half - 1)) - half

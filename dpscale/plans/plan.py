@@ -92,7 +92,10 @@ def _check_levels(workload: Workload, blocks: Blocks, mechanism: str) -> None:
 
 
 def _check_totals(domain: Domain, blocks: Blocks) -> None:
-    """Raise PlanError for a block that a unit's bounded total of a number does not bound (`dpscale.domain.number`)."""
+    """Raise PlanError for a block that a unit's bounded total of a number does not bound (`dpscale.domain.number`).
+
+    A bounded total of a unit bounds the effect on centred rows only, and on one such number at a time.
+    """
     bounded = frozenset(total.name for total in domain.totals)
     for attributes, which in zip(blocks.sets, blocks.which.tolist(), strict=True) if bounded else ():
         axes = [axis for axis, name in enumerate(attributes) if name in bounded]
@@ -106,7 +109,10 @@ def _check_totals(domain: Domain, blocks: Blocks) -> None:
 
 @lru_cache(maxsize=1024)
 def _is_centred(strategy: Strategy, axis: int) -> bool:
-    """Return whether the rows of a strategy sum to zero along an axis, exactly."""
+    """Return whether the rows of a strategy sum to zero along an axis, exactly.
+
+    A joint strategy has one factor for all axes. Rows of "center" sum to zero; those of "identity" do not.
+    """
     joint = len(strategy) == 1
     factor = strategy[0 if joint else axis]
     if factor.matrix is None or factor.kind not in ("matrix", "full"):
@@ -319,7 +325,10 @@ class Plan:
 
 
 def is_consistent(sets: AttributeSets, attributes: int) -> bool:
-    """Return whether the sets refer to `attributes` attributes, each in ascending order, and are contiguous."""
+    """Return whether the sets refer to `attributes` attributes, each in ascending order, and are contiguous.
+
+    Within a set, positions rise. `first` are the starts of the sets but the first, where they need not.
+    """
     if sets.ends.dtype != np.int32 or sets.members.dtype != np.int32 or sets.ends.ndim != 1 or sets.members.ndim != 1:
         return False
     if (sets.degrees < 0).any() or int(sets.ends[-1:].sum()) != len(sets.members):
@@ -363,7 +372,11 @@ def _known(blocks: Blocks) -> bool:
 
 
 def _shapes(blocks: Blocks, domain: Domain) -> bool:
-    """Return whether the axes of every block's strategy have the sizes of its attributes."""
+    """Return whether the axes of every block's strategy have the sizes of its attributes.
+
+    The sizes of all strategies' axes are concatenated in `flat`, from `starts`, so that all blocks are compared at
+    once.
+    """
     sizes = np.array(domain.shape(domain.axis_names), np.int64)
     axes = [_axes(strategy) for strategy in blocks.strategies]
     degrees = np.array([len(axis) for axis in axes], np.int64)[blocks.which]
@@ -387,7 +400,10 @@ PLAN, FACTORS, BLOCKS = "plan.json", "factors.npz", "blocks.npz"
 
 
 def content_of(plan: Plan) -> dict[str, Any]:
-    """Return the content of plan.json; equal for a written plan and for the same plan read back."""
+    """Return the content of plan.json; equal for a written plan and for the same plan read back.
+
+    Entries that only some plans have are left out of others, so that their files do not change.
+    """
     factors = _numbered(plan.blocks)
     optional: dict[str, Any] = {}  # entries that only some plans have
     if plan.stationary is not None:
@@ -590,6 +606,8 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     """Return a factor from its entry in plan.json and its arrays, which are named by its key.
 
     Raises ValueError if the factor does not have that entry, for example because an array was changed.
+
+    An entry says which class the factor has: by its tree, its kind, or its levels for a nested one.
     """
     stored_weights = described.get("weights")
     weights = None

@@ -127,7 +127,11 @@ class SpectralFactor(ImplicitFactor):
 
     @property
     def _series(self) -> Integers:
-        """The sequence t over a period."""
+        """The sequence t over a period.
+
+        For an odd start t has the period 2n + 2 and t_(N − k) = t_k, so the known n + 2 coefficients are followed by
+        the inner ones in reverse. For an even start t_(k + N/2) = −t_k: half a period, and its negative.
+        """
         known = self.coefficients
         if not self.even:
             return np.concatenate([known, known[1:-1][::-1]])
@@ -135,7 +139,11 @@ class SpectralFactor(ImplicitFactor):
         return np.concatenate([half, -half])
 
     def _continued(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of the cells along the last axis over a period, even or odd about the start."""
+        """Return values of the cells along the last axis over a period, even or odd about the start.
+
+        For an odd start a period has a zero, the cells, a zero and the negative cells in reverse; for an even start the
+        cells, 2n + 2 zeros and the cells in reverse.
+        """
         zero = np.zeros_like(values[..., :1])
         if self.even:
             between = np.zeros_like(values, shape=(*values.shape[:-1], 2 * self.cells + 2))
@@ -171,6 +179,10 @@ class SpectralFactor(ImplicitFactor):
         """Return for every column the squared norm, exact, or for the power 1 a bound of the sum of absolute entries.
 
         The bound is M times the sum of the column of T D, and the sum of s.
+
+        Entries of T and D are not negative, so the absolute entries of column j of M T D − s 1ᵀ sum to at most those of
+        both parts. For the power 2 the product with s is computed from two halves of `HALF` bits, which cannot
+        overflow.
         """
         shift, multipliers = self._shift, self.multipliers.tolist()
         if power == 1:
@@ -187,7 +199,11 @@ class SpectralFactor(ImplicitFactor):
 
     @property
     def _sums(self) -> Integers:
-        """Sums of the columns of T, of which no entry is negative."""
+        """Sums of the columns of T, of which no entry is negative.
+
+        T_ij is t_(i−j) plus or minus t_(i+j+shift), so a column sums two runs of n coefficients, differences of running
+        sums over three periods.
+        """
         (sign, shift), place = self._far, np.arange(self.cells)
         before = np.concatenate([[0], np.cumsum(np.tile(self._series, 3))])
         start = self.period - place  # of i − j = −j, a period later
@@ -214,7 +230,10 @@ class SpectralFactor(ImplicitFactor):
         return self.scale * rows + self.cells * int(self._shift.max())
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return K applied along the leading axis of integers, exact; see `exact_convolution`."""
+        """Return K applied along the leading axis of integers, exact; see `exact_convolution`.
+
+        K x = T D (M x − U 1ᵀx): the counts are centred by U first.
+        """
         columns = values.reshape(self.cells, -1).T
         centred = columns * self.scale - columns.sum(axis=1, keepdims=True) * self.spread
         found = self._root(centred * self.multipliers)
@@ -222,7 +241,10 @@ class SpectralFactor(ImplicitFactor):
 
     @cached_property
     def _inverse(self) -> Floats:
-        """1/λ by frequency; 0 at the frequencies that no vector of cells has."""
+        """1/λ by frequency; 0 at the frequencies that no vector of cells has.
+
+        For an even start only odd frequencies occur; both halves of the period double the spectrum, hence the division.
+        """
         spectrum = np.fft.rfft(self._series.astype(np.float64)).real / (1 + self.even)
         used = slice(1, None, 2) if self.even else slice(None)
         inverse = np.zeros(len(spectrum))
@@ -296,7 +318,11 @@ class SpectralFactor(ImplicitFactor):
         return (total - float(self._edges @ family.times_gram(self._edges))) / self.scale**2
 
     def quadratics(self, family: Family) -> Floats:
-        """Return the variance of every query of a family, at unit noise variance; intervals by sums from the start."""
+        """Return the variance of every query of a family, at unit noise variance; intervals by sums from the start.
+
+        The covariance is (C − e eᵀ)/M²: an interval from l to before h has Var(l) + Var(h) − 2 Cov(l, h) of sums from
+        the start under C (`of_sums`), less the square of its sum of e (`edges`).
+        """
         if family.is_identity:
             return (self._variances - self._edges**2) / self.scale**2
         if not family.has_intervals:
@@ -323,6 +349,9 @@ class SpectralFactor(ImplicitFactor):
         """Return the covariance under C of the sums of the first `first` and of the first `last` ≥ `first` cells.
 
         Raises PlanError if the cells are too many for the covariance of each with all others, one after the other.
+
+        Cell by cell, `running` is the sum of the first columns of C, and its running sum at `last` the covariance for
+        those queries whose first sum ends at this cell (`at_cell`).
         """
         covariances, steps = np.zeros(len(first)), int(first.max())
         if steps * self.cells > MOST_PAIRS:

@@ -209,6 +209,8 @@ class Cost:
 
         It is the smaller of that of one mechanism with the total epsilon and of a sum of at most epsilon² pi/2 per
         mechanism.
+
+        `pure_squares` is Σ ε² over the mechanisms, so π/2 of it bounds their squared mu.
         """
         if not self.pure:
             return self.pure
@@ -274,7 +276,10 @@ def _fraction(part: str, value: Any) -> Fraction:
 
 
 def _coarse(value: Fraction, bits: int) -> Fraction:
-    """Return the least fraction >= value with about `bits` significant binary digits, none beyond 2^-1024."""
+    """Return the least fraction >= value with about `bits` significant binary digits, none beyond 2^-1024.
+
+    `unit` is the power of two of the last digit that is left.
+    """
     if not value:
         return value
     unit = Fraction(2) ** max(-1024, value.numerator.bit_length() - value.denominator.bit_length() - bits)
@@ -282,7 +287,10 @@ def _coarse(value: Fraction, bits: int) -> Fraction:
 
 
 def float_above(value: Fraction) -> float:
-    """Return the least float >= value."""
+    """Return the least float >= value.
+
+    Conversion rounds to the nearest float; if that is below, the next one is above.
+    """
     try:
         near = float(value)
     except OverflowError:
@@ -300,7 +308,10 @@ def delta_left(delta: float, additive: Fraction) -> float:
 
 
 def root_above(value: Fraction) -> float:
-    """Return a float >= the square root of value, or the exact root if it is a float."""
+    """Return a float >= the square root of value, or the exact root if it is a float.
+
+    The root of floats may be rounded down, so it is increased until its exact square is at least the value.
+    """
     root = math.sqrt(float_above(value))
     while not math.isinf(root) and Fraction(root) ** 2 < value:
         root = math.nextafter(root, math.inf)
@@ -354,6 +365,8 @@ class Spending:
 
         The additive deltas, or the part of `delta` that is reserved for them if it is larger, are subtracted from
         `delta`. It is inf if they use it up.
+
+        The currency of pure ε expresses a history only if all its releases are pure.
         """
         left = delta_left(delta, max(self.delta, Fraction(reserved)))
         if self.public or left < 0 or (currency == PURE and self.approximate):

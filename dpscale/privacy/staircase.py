@@ -68,6 +68,9 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
     """Return integers (low, high) with low <= exp(-x) 2^bits <= high, for x >= 0.
 
     They differ by a few units and are equal only at x = 0.
+
+    exp(−x) is the 2^halvings-th power of exp(−x/2^halvings), whose argument is at most ½: bounds of the series are
+    squared `halvings` times. `work` has bits to spare for the errors, which each squaring at most doubles.
     """
     if x == 0:
         return 1 << bits, 1 << bits
@@ -127,6 +130,9 @@ def bucket_edges(law: Staircase, bits: int) -> Edges:
 
     At width 1 the weight of bucket 0 is halved, so that a random sign counts zero once. At larger widths "minus zero"
     is rejected instead.
+
+    `sums` are lower bounds of the cumulative weights, `least` and `most` bounds of their total; an edge is a cumulative
+    weight over the total, rounded down, and `slack` bounds how far the true edge may be above it.
     """
     sums, error, tail = _bucket_sums(law, bits)
     least, most = sums[-1], sums[-1] + error + tail
@@ -172,7 +178,11 @@ def exact_bucket(law: Staircase, prefix: int, bits: int, more: Words) -> int:
 
 
 def exact_acceptance(law: Staircase, bucket: int, offset: int, prefix: int, bits: int, more: Words) -> bool:
-    """Return whether a uniform number is >= 1 - exp(-x), where x is the energy of `offset` steps into `bucket`."""
+    """Return whether a uniform number is >= 1 - exp(-x), where x is the energy of `offset` steps into `bucket`.
+
+    The uniform number is in [prefix, prefix + 1) / 2^bits, and exp(−x) in [low, high] / 2^bits. While they do not
+    decide, both have more bits.
+    """
     start = bucket * law.width
     x = law.energy(start + offset) - law.energy(start)
     while True:
@@ -216,6 +226,9 @@ def offset_and_acceptance(law: Staircase, words: list[int]) -> tuple[int, int, i
     """Return the offset, and the prefix of the acceptance's uniform number with its number of bits.
 
     `words` are a candidate's words without the first.
+
+    A second word alone has the offset in its top bits, and the rest begins the acceptance; with a third word, each of
+    both has 32 bits in the second and its other bits in the third.
     """
     if len(words) == 1:
         bits = WORD_BITS - law.log_width

@@ -45,6 +45,8 @@ class Affine(JointFamily):
         """Return an iterator over queries in arrays of at most CHUNK_ENTRIES entries.
 
         Query i has the cells whose level is at most cut i.
+
+        The level of a cell is the first cut whose query contains it.
         """
         count, step = self.count(shape), max(1, CHUNK_ENTRIES // math.prod(shape))
         if count <= step:

@@ -137,6 +137,8 @@ def _joined_along(name: str, products: Sequence[Predicates]) -> list[Predicates]
     """Return products in which those with equal predicates on all attributes but `name` are one.
 
     The predicates on `name` are then those of the joined products together. Products without it are unchanged.
+
+    The key `others` has the predicates on all other attributes, so products with equal ones are found.
     """
     joined = dict[object, Predicates]()
     for number, product in enumerate(products):
@@ -348,7 +350,11 @@ class ExplicitPart(ArrayQueries):
         return self.each
 
     def basis(self, attributes: AttributeSet) -> Floats | None:
-        """Return the queries with positive weight, which span the Gram matrix, if they are integers and few."""
+        """Return the queries with positive weight, which span the Gram matrix, if they are integers and few.
+
+        Few means fewer than cells, so that they do not span everything; entries below 1,024 keep integer products
+        exact.
+        """
         array = self.array[self.each > 0]
         flat = array.reshape(len(array), -1)
         is_integer = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10

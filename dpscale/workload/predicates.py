@@ -97,7 +97,10 @@ class _Reader(ConditionReader):
         return found
 
     def conjuncts(self) -> dict[str, str] | None:
-        """Return the parts joined by `and`, by attribute; None if one names several attributes."""
+        """Return the parts joined by `and`, by attribute; None if one names several attributes.
+
+        Each part is one condition, `single`; several on one attribute are joined by `and` again.
+        """
         found: dict[str, str] = {}
         while True:
             start = self.next.at
@@ -164,7 +167,10 @@ class LabelledCells:
         return np.arange(self.attribute.size) == self.attribute.null_cell
 
     def compared(self, sign: str, value: Literal) -> Flags:
-        """Return the cells whose label is in a relation to a literal."""
+        """Return the cells whose label is in a relation to a literal.
+
+        `listed` are the cells of labels, without those of nulls and outside values, which have no order.
+        """
         listed = np.arange(self.attribute.size) < self.attribute.listed
         if sign in ("=", "!="):
             return self._equal(value) ^ (sign == "!=")
@@ -195,7 +201,11 @@ class LabelledCells:
         return value
 
     def _first(self, sign: str, value: Literal) -> int:
-        """Return the number of listed cells that are below a cut."""
+        """Return the number of listed cells that are below a cut.
+
+        `after` says that a cell of the value itself is below the cut, as for <= and >. Bins are cut at edges, dates at
+        periods, and other labels must be numbers in increasing order.
+        """
         after = sign in ("<=", ">")  # whether a cell of the value itself is below the cut
         if self.attribute.kind == "bins":
             return self._edge(sign, value)
@@ -259,7 +269,11 @@ def range_predicate(attribute: Attribute, first: int, last: int) -> str:
 
 
 def _listed_range(attribute: Attribute, first: int, last: int) -> str:
-    """Return the text of a condition for the listed cells from `first` to `last`: of bins, of dates or of labels."""
+    """Return the text of a condition for the listed cells from `first` to `last`: of bins, of dates or of labels.
+
+    Bins use their edges: the last one includes its upper edge. Dates and whole numbers use a range, other labels a
+    list.
+    """
     if first == last:
         return cell_predicate(attribute, first)
 

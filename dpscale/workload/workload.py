@@ -116,7 +116,10 @@ class Workload:
         attributes: Iterable[Sequence[str]] | None,
         weight: float | Sequence[Any],
     ) -> None:
-        """Add the queries of a family; the arguments are those of `add`."""
+        """Add the queries of a family; the arguments are those of `add`.
+
+        Sets with one weight form one part. A set with a weight for each of its queries becomes a part of its own.
+        """
         chosen = chosen.distinct({part.name for part in self.parts})
         self._use_domain(chosen.domain_for(self.domain))
         own = chosen.own_sets(self.domain) if degree is None and attributes is None else None

@@ -105,7 +105,10 @@ class LazyMarginals:
         return LazyMarginals(self.first, (*self.changes, changed), self.known)
 
     def marginal(self, names: AttributeSet) -> Floats:
-        """Return the estimated marginal. The array must not be changed."""
+        """Return the estimated marginal. The array must not be changed.
+
+        `known` has for a set the number of rounds that its stored marginal includes; only later `changes` are added.
+        """
         rounds, total = self.known.get(names, (0, None))
         if total is None or rounds > len(self.changes):
             rounds, total = 0, self.first.marginal(names)
@@ -164,7 +167,11 @@ def _nearest(
     targets: Mapping[AttributeSet, Floats],
     step: float,
 ) -> Residuals:
-    """Return, per residual, the weighted average of the measurement and the targets, which have weight step/Πn."""
+    """Return, per residual, the weighted average of the measurement and the targets, which have weight step/Πn.
+
+    The residual z minimises precision · |z − measured|² plus Σ over targets of step/Πn · |z − residual of the target|²,
+    with n the sizes outside the residual.
+    """
     totals: dict[AttributeSet, Floats] = {}
     weights = {kept: residuals.precision(kept) for kept in spaces}
     for kept, weight in weights.items():

@@ -56,7 +56,11 @@ def merged(statement: Statement, taken: frozenset[str] = frozenset()) -> Any:
 
 
 def _merged(statement: Statement, select: Any, known: Mapping[str, Any], taken: frozenset[str]) -> Any:
-    """Return a SELECT without subqueries; `known` has the merged WITH queries around it, by name."""
+    """Return a SELECT without subqueries; `known` has the merged WITH queries around it, by name.
+
+    `taken` are the names of the table's columns. The subquery after FROM is merged itself first, so that only a SELECT
+    from a table is left; WITH queries are found in `known`.
+    """
     known = _with_queries(statement, select, known, taken)
     _check_clauses(statement, select)
     if select.args.get("from_") is None:
@@ -114,6 +118,9 @@ def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: fr
 
     Its columns stand for the expressions of the subquery, whose WHERE is added. `taken` are the names that the
     columns of the table may have.
+
+    Columns in clauses that refer to results (GROUP BY, ORDER BY, HAVING) and are results of this SELECT stay as they
+    are.
     """
     columns, every = _columns(statement, inner, taken)
     results = {output.alias.lower() for output in select.expressions if isinstance(output, exp.Alias)}
@@ -149,7 +156,10 @@ def _check_plain(statement: Statement, inner: Any) -> None:
 
 
 def _columns(statement: Statement, inner: Any, taken: frozenset[str]) -> tuple[dict[str, Any], bool]:
-    """Return the expressions of the columns of a subquery by name, and whether it has all columns of its table."""
+    """Return the expressions of the columns of a subquery by name, and whether it has all columns of its table.
+
+    `every` is True for *. A column that * has too may be listed under its own name only.
+    """
     columns, every = {}, False
     for output in inner.expressions:
         star = output.this if isinstance(output, exp.Column) else output
@@ -172,6 +182,8 @@ def _replace(statement: Statement, column: Any, columns: Mapping[str, Any], ever
     """Put the expression of a subquery's column in the place of the column, in the tree of the statement.
 
     With `every`, other columns are those of the table. Raises JobError for a column that the subquery lacks.
+
+    In a list of results the column keeps its name as an alias; elsewhere an expression is put in parentheses.
     """
     stands = columns.get(column.name.lower())
     if stands is None and not every:

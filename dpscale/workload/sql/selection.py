@@ -70,7 +70,11 @@ class Key(NamedTuple):
 
     @property
     def ranks(self) -> list[Any]:
-        """Value by which each group is sorted: texts by their letters, bins and dates in time and size."""
+        """Value by which each group is sorted: texts by their letters, bins and dates in time and size.
+
+        A text is ranked by (0, text) and the label of outside values by (1, ""), so that it is last; other labels are
+        in order.
+        """
         ranks: list[Any] = []
         for place, label in enumerate(self.labels):
             if label is None:
@@ -172,7 +176,10 @@ def requested_tables(statement: Statement) -> list[str]:
 
 
 def read_names(statement: Statement, domain: Domain) -> set[str]:
-    """Return the attributes and numbers that a statement reads, without the columns of keys and units."""
+    """Return the attributes and numbers that a statement reads, without the columns of keys and units.
+
+    A name after GROUP BY, ORDER BY or HAVING that is an alias is a column of the result, not of the table.
+    """
     scope = Scope(statement, domain)
     aliases = {output.alias.lower() for output in scope.select.expressions if isinstance(output, exp.Alias)}
     names = set[str]()
@@ -240,7 +247,11 @@ class _SelectReader:
                 self.statement.refuse(node, "GROUP BY ROLLUP (…)" if empty else words, remedy)
 
     def _sets(self) -> Iterator[tuple[int, ...]]:
-        """Yield the keys of each grouping set: of each combination of one set of every part of GROUP BY."""
+        """Yield the keys of each grouping set: of each combination of one set of every part of GROUP BY.
+
+        Each part of GROUP BY has a list of alternatives: an expression one, ROLLUP and others several. A grouping set
+        joins one alternative of every part, without repeated keys.
+        """
         group = self.tree.args.get("group")
         if group is None:
             yield ()
@@ -264,7 +275,10 @@ class _SelectReader:
         return isinstance(node, exp.Rollup | exp.Cube | exp.GroupingSets)
 
     def _several(self, node: Any) -> list[tuple[int, ...]]:
-        """Return the grouping sets of ROLLUP, CUBE or GROUPING SETS."""
+        """Return the grouping sets of ROLLUP, CUBE or GROUPING SETS.
+
+        A member is a tuple of places. ROLLUP (a, b) has the sets (a, b), (a), (); CUBE all subsets.
+        """
         if isinstance(node, exp.GroupingSets):
             sets = []
             for part in node.expressions:
@@ -287,7 +301,11 @@ class _SelectReader:
         return (self._place(node),)
 
     def _place(self, node: Any) -> int:
-        """Return the place of an expression of GROUP BY among the keys."""
+        """Return the place of an expression of GROUP BY among the keys.
+
+        A number is the place of a column of SELECT. An alias stands for its expression unless the table has a column of
+        this name.
+        """
         if isinstance(node, exp.Literal) and not node.is_string:
             node = self.tree.expressions[self._ordinal(node)].unalias()
         elif isinstance(node, exp.Column) and not node.table and node.name.lower() in self.aliases:
@@ -323,7 +341,10 @@ class _SelectReader:
         return next((place for place, key in enumerate(self.keys) if key.text == text), None)
 
     def _key(self, node: Any, text: str) -> Key:
-        """Return an expression of GROUP BY as a key: the values of an attribute, and the group of each of its cells."""
+        """Return an expression of GROUP BY as a key: the values of an attribute, and the group of each of its cells.
+
+        A column itself is the key of its cells. An expression has a group for each distinct value, in sorted order.
+        """
         names = self.scope.names(node)
         if len(names) != 1:
             remedy = "group by several expressions, or add an attribute to the domain file"
@@ -429,7 +450,10 @@ class _SelectReader:
             )
 
     def _operand(self, node: Any, found: dict[str, int]) -> str:
-        """Return the type of an operand of HAVING, TEXT or NUMBER, and add its columns to `found`, by their SQL."""
+        """Return the type of an operand of HAVING, TEXT or NUMBER, and add its columns to `found`, by their SQL.
+
+        An expression of numbers is a number if all its parts are; divisions that drop the fraction are refused.
+        """
         if isinstance(node, exp.Paren):
             return self._operand(node.this, found)
         if isinstance(node, exp.Literal):
