@@ -54,7 +54,11 @@ class TableLattice:
         return {name: (own.leaf, depth) for own in self.domain.hierarchies for depth, name in enumerate(own.names, 1)}
 
     def depths(self, names: AttributeSet) -> dict[str, int]:
-        """Return the depth of each attribute: that of a level by the name of its leaf attribute, else 1."""
+        """Return the depth of each attribute, by the name of the leaf attribute if it is a level of a hierarchy.
+
+        Other attributes have the depth 1. Of several levels of one hierarchy the deepest counts, because it determines
+        the others. A pair in `_levels` is (leaf attribute, depth of the level).
+        """
         if names not in self._depths:
             own = [self._levels.get(name, (name, 1)) for name in names]
             self._depths[names] = {leaf: max(depth for other, depth in own if other == leaf) for leaf, _ in own}

@@ -217,7 +217,11 @@ def _selection_ratio(selection: AimSelection, scores: Sequence[Sequence[int]], c
 
 
 def rows_counts(state: AimState, release: str) -> Floats:
-    """Return the counts of the synthetic rows of a run over all cells, learnt from few prototypes."""
+    """Return the counts of the synthetic rows of a run over all cells, learnt from few prototypes.
+
+    The model has the one- and two-way tables of the state, and few prototypes make learning fast enough for an attack
+    that repeats it. All rows are drawn as one file, the only one of one part.
+    """
     model: LowOrder = cast(EntropyEstimates, state.fit).model
     learnt = learn(pair_targets(model, LEARNING_BYTES), release, PROTOTYPES)
     rows = draw(learnt, RowPart(round(model.total), 1, 0), release)

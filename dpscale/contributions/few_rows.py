@@ -49,8 +49,13 @@ def _mix(words: Words) -> Words:
 
 
 def buckets_of(units: Words, separate: NDArray[np.uint8], salt: np.uint64, counts: Integers, out: Numbers) -> None:
-    """Compute the bucket of every row, and add the rows to the buckets' `counts`."""
+    """Compute the bucket of every row, and add the rows to the buckets' `counts`.
+
+    The last two of the buckets take the rows that `separate` marks: 1 for those without a unit, 2 for rows that are
+    dropped or belong to later periods. The others are divided by a hash of 32 bits.
+    """
     many = np.uint64(len(counts) - 2)
+    # multiply-shift: the high half of the product is the hash, and hash · many / 2^32 is a bucket without a division
     hashed = ((units[:, 0] ^ salt) * ODD) >> HALF
     out[:] = np.where(separate > 0, many + separate.astype(np.uint64) - np.uint64(1), (hashed * many) >> HALF)
     counts += np.bincount(out, minlength=len(counts))
@@ -63,14 +68,21 @@ def deal(units: Words, values: Words, buckets: Numbers, ends: Integers, out: Wor
 
 
 def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Flags) -> None:
-    """Flag the rows whose bit is set, and those of the bucket after the last one with a place."""
+    """Flag the rows whose bit is set, and those of the bucket after the last one with a place.
+
+    `places` has the position of each bucket's next decision in `bits`; the bucket after the last one has the rows
+    without a unit, which are removed.
+    """
     flags[:] = buckets == len(places)
     order, bit = _sorted_by_bucket(buckets, places)
     flags[order] = (bits[bit >> 3] >> (7 - (bit & 7))) & 1 == 1
 
 
 def _sorted_by_bucket(buckets: Numbers, ends: Integers) -> tuple[Integers, Integers]:
-    """Return the rows that have a bucket, sorted by it, and the place of each; `ends` are advanced."""
+    """Return the rows that have a bucket, sorted by it, and the place of each; `ends` are advanced.
+
+    `ends` has the position after the last row of each bucket.
+    """
     counts = np.bincount(buckets, minlength=len(ends))[: len(ends)]
     order = np.argsort(buckets, kind="stable")[: counts.sum()]
     places = np.repeat(ends - np.cumsum(counts) + counts, counts) + np.arange(len(order))
@@ -87,11 +99,16 @@ def beyond(rows: Words, bound: int) -> Flags:
 
 
 def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
-    """Return the rows beyond `bound` rows in a period or `periods` periods of their unit."""
+    """Return the rows beyond `bound` rows in a period or `periods` periods of their unit.
+
+    A row has the two words of its unit and a value, whose highest 16 bits are its period. The rows are sorted by unit
+    and value, so that the rows of a period are consecutive.
+    """
     order, is_first = _by_unit(rows)
     own = rows[order, 2] >> PERIOD_SHIFT
     begins = is_first | (np.diff(own, prepend=own[:1]) != 0)
     number = np.cumsum(begins)  # of the period, from the first period of the first unit on
+    # number of the last period of the units before
     earlier = np.maximum.accumulate(np.where(is_first, number - 1, 0))
     flags = np.empty(len(rows), np.bool_)
     flags[order] = (_ranks(begins) >= bound) | (number - earlier > periods)

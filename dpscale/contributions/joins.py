@@ -136,6 +136,9 @@ class RowLookup:
         """Return the codes of the rows that keys name, and which keys do; refuse keys of no row unless dropped.
 
         `mine` are the keys to look up, of those in `words`.
+
+        `keyed` has the keys of the rows with their codes; `whole` states whether all rows that such a row refers to are
+        there. A key that is not among them has the place -1.
         """
         at = places(keyed.words, words)
         if self.policies[1] != "drop" and (mine & (at < 0)).any():
@@ -145,11 +148,16 @@ class RowLookup:
         there = mine & (at >= 0)
         there[there] = keyed.whole[at[there]]
         if not len(keyed.words):
+            # without keys there is no row from which codes could be taken
             return np.zeros((len(keyed.codes), len(words)), keyed.codes.dtype), there
         return keyed.codes.take(np.maximum(at, 0), axis=1), there
 
     def _rows(self, part: int) -> tuple[Words, Words, Codes, list[tuple[Words, Flags]]]:
-        """Return keys, hashes of the values, codes and the keys of onward lookups of the rows of a part."""
+        """Return keys, hashes of the values, codes and the keys of onward lookups of the rows of a part.
+
+        Two hashes order rows with equal keys: that of the values, and one that includes the keys of onward lookups for
+        ties.
+        """
         domain = self.table.domain
         listed = [name for name in domain.names if domain[name].search is None]
         names = list(dict.fromkeys([*listed, *self.source.values()]))
@@ -226,7 +234,11 @@ class CountLookup:
         return self.policies[0]
 
     def read(self, part: int) -> KeyedCodes:
-        """Count the children of the keys of a part."""
+        """Count the children of the keys of a part.
+
+        Keys whose hash is in the part are counted. `hops` maps a child's key over further tables to the row that is
+        counted for.
+        """
         domain, found, others = self.table.domain, [_no_words()], [np.empty((0, 4), np.uint64)]
         dropping = [name for name in domain.names if domain[name].drops and domain[name].search is None]
         columns = [*self.key, *(name for one in self.far for name in one.at), *domain.columns(dropping)]
@@ -258,6 +270,7 @@ class CountLookup:
             words = words[first]
 
         keys, counts = np.unique(words, axis=0, return_counts=True)
+        # counts are codes, so they end at REACH times the bound
         most = REACH * self.bound
         codes = np.minimum(counts, most).astype(code_type(most + 1))[None]
         return KeyedCodes(np.ascontiguousarray(keys), codes, np.ones(len(keys), bool))
@@ -406,7 +419,11 @@ class JoinedPartition(KeyPartition):
         return dict.fromkeys(self.join.names, "")
 
     def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the named columns of the rows of the join: attributes as codes, other columns as they are."""
+        """Yield the named columns of the rows of the join: attributes as codes, other columns as they are.
+
+        `own` are attributes of the base table, and PAIR stands for the column of the pair of keys. `first` is the
+        number of the rows of the join before the batch, by which `without` numbers the rows that are left out.
+        """
         join, first = self.join, 0
         own = {name: join.domain[join.own[name]] for name in columns if name in join.own}
         plain = [name for name in columns if name not in join.names and name != PAIR]

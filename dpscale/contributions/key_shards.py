@@ -122,7 +122,10 @@ class KeyShard:
 def deal_keys(
     dealing: KeyDealing, partitions: Sequence[Partition], file: ArrayStore, through: UnitMap | None = None
 ) -> KeyShard:
-    """Read partitions and divide their rows by a key, or by the unit to which `through` maps it."""
+    """Read partitions and divide their rows by a key, or by the unit to which `through` maps it.
+
+    A segment has the stored arrays of a partition, sorted by part, and `starts`, the first row of each part.
+    """
     segments = []
     for partition in partitions:
         words, codes = dealing.read(partition)

@@ -102,7 +102,10 @@ def coded_rows(
 
 
 def link_ends(partition: Partition, ends: Sequence[Columns], nulls: str) -> list[Words]:
-    """Return the keys at the ends of a partition's links."""
+    """Return the keys at the ends of a partition's links.
+
+    `nulls` is the policy for a missing key; a link remains if it has the keys at all ends.
+    """
     found: list[list[Words]] = [[np.empty((0, 2), np.uint64)] for _ in ends]
     for batch in partition.batches(list(dict.fromkeys(name for columns in ends for name in columns))):
         known = [key_words(batch, columns, nulls) for columns in ends]
@@ -148,7 +151,10 @@ def _mixed(one: Identities, other: Identities) -> Identities:
 
 
 def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Integers:
-    """Return one row per key, in the order of the keys: the one with the smallest hash in `values`."""
+    """Return one row per key, in the order of the keys: the one with the smallest hash in `values`.
+
+    `words` are the keys and `values` the hashes of the rows, both with shape (rows, 2).
+    """
     order = np.lexsort((values[:, 1], values[:, 0], words[:, 1], words[:, 0]))
     ranked = words[order]
     first = np.ones(len(order), np.bool_)
@@ -314,7 +320,10 @@ class KeyPartition(Partition):
         return {name: own[name] if name in own else pa.large_string() for name in columns}
 
     def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the named columns and ids; the parameters are those of a partition."""
+        """Yield the named columns and ids; the parameters are those of a partition.
+
+        The ids of a key are a column of texts made from the columns of the key, which are read instead.
+        """
         made = {name: own for name, own in self.ids.items() if name in columns}
         if not made:
             yield from super().batches(columns, ids, domain)

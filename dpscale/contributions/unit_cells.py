@@ -74,7 +74,10 @@ class UnitCells:
 
 
 def distinct(parts: Sequence[UnitCells], columns: int) -> UnitCells:
-    """Return the distinct rows of several parts."""
+    """Return the distinct rows of several parts.
+
+    Rows are sorted by unit and cells, so that equal rows are consecutive and the first of them remains.
+    """
     units = np.concatenate([np.empty((0, 2), np.uint64), *(part.units for part in parts)])
     cells = np.concatenate([np.empty((0, columns), np.uint32), *(part.cells for part in parts)])
     order = np.lexsort((*cells.T[::-1], units[:, 1], units[:, 0]))
@@ -141,12 +144,14 @@ def count_units(
 ) -> UnitCounts:
     """Return the numbers of distinct units of the parts of some ranges, in the cells of each set."""
     rows = distinct(parts, len(names))
+    # the number of each row's unit: every unit has one first row
     unit, counts = np.cumsum(first_rows(rows.units)), []
     for own in sets:
         size, columns = domain.cells(own), [names.index(name) for name in own]
         cell = np.zeros(len(unit), np.int64)
         for column, width in zip(columns, domain.shape(own), strict=True):
             cell = cell * width + rows.cells[:, column]
+        # each pair of a unit and a cell is one number and counts once
         pairs = np.unique(unit * size + cell)
         counts.append(np.bincount(pairs % size, minlength=size) if len(pairs) else np.zeros(size, np.int64))
 

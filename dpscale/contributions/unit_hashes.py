@@ -90,13 +90,18 @@ def _eight(data: NDArray[np.uint8], at: int, end: int) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _look(held: Words, lengths: Integers, most: int, marks: Words) -> None:
-    """Mark letters that are not printable ASCII, and letters other than digits and minus, in the bytes' top bits."""
+    """Mark letters that are not printable ASCII, and letters other than digits and minus, in the bytes' top bits.
+
+    `mine` has the top bit of each byte that belongs to the text. Adding a constant to a byte below 128 sets its top bit
+    exactly for letters from some letter on, so that two sums decide for eight letters at a time.
+    """
     marks[:] = 0
     for k in range(most):
         for lane in range(len(lengths)):
             left = min(max(lengths[lane] - 8 * k, 0), 8)
             mine = TOPS >> U(64 - 8 * left) if left else U(0)
             letters = held[k, lane]
+            # at least "0" (0x30 + 0x50 = 0x80) and not above "9" (0x3A + 0x46 = 0x80)
             digits = (letters + EACH * U(0x50)) & ~(letters + EACH * U(0x46))
             marks[0, lane] |= ~((letters + EACH * U(0x5F)) & ~(letters + EACH) & ~letters) & mine
             marks[1, lane] |= ~(digits | _is(letters, 45)) & mine
@@ -107,7 +112,11 @@ def _summarise(
     data: NDArray[np.uint8], offsets: Integers, marks: Words, keys: Words,
     words: Words, plain: Flags, counts: Integers,
 ) -> None:  # fmt: skip
-    """Find the plain texts, hash integers and long texts, and count the words of the others."""
+    """Find the plain texts, hash integers and long texts, and count the words of the others.
+
+    `marks` are those of `_look` for a text of at most HELD words. A text is plain if it can be hashed as it is:
+    printable ASCII, or a whole number, which is hashed as that number.
+    """
     for lane in range(len(plain)):
         start, end, counts[lane] = offsets[lane], offsets[lane + 1], 0
         seen, within = marks[0, lane] == 0, marks[1, lane] == 0
@@ -143,7 +152,10 @@ def _looked_at(data: NDArray[np.uint8], start: int, end: int) -> tuple[bool, boo
 
 @njit(cache=True, nogil=True)
 def _is_whole(data: NDArray[np.uint8], start: int, end: int) -> bool:
-    """Return whether a text is 0, or an optional minus and up to 18 digits that do not start with 0."""
+    """Return whether a text is 0, or an optional minus and up to 18 digits that do not start with 0.
+
+    18 digits fit 64 bits. 45, 48 and 57 are the codes of "-", "0" and "9".
+    """
     if end - start == 1 and data[start] == 48:
         return True
 
@@ -213,7 +225,10 @@ def _ended(state: State) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _hashed(data: NDArray[np.uint8], start: int, end: int, keys: Words) -> tuple[np.uint64, np.uint64]:
-    """Return the mixed SipHash-2-4 of some bytes under each of two keys."""
+    """Return the mixed SipHash-2-4 of some bytes under each of two keys.
+
+    As SipHash demands, the last word has the remaining letters and, in its highest byte, the length modulo 256.
+    """
     one, other = _begun(keys[0]), _begun(keys[1])
     for first in range(start, end + 1, 8):
         last = U(0) if end - first >= 8 else U((end - start) & 0xFF) << U(56)

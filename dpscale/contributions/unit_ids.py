@@ -209,7 +209,11 @@ def _float_text(value: Any) -> str:
 
 
 def _of_times(column: pa.Array) -> Identities:
-    """Return words for dates and times: of the seconds since 1970 and the rest of a second, whatever the unit."""
+    """Return words for dates and times: of the seconds since 1970 and the rest of a second, whatever the unit.
+
+    Both parts are hashed as integers. The rest is in nanoseconds, so that equal times of columns with different units
+    are equal.
+    """
     days, kind = types.is_date32(column.type), column.type
     ticks = column.cast(pa.int32() if days else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     per_second = 1 if days else PER_SECOND["ms" if types.is_date64(kind) else kind.unit]
@@ -276,7 +280,11 @@ def tidy_text(text: str) -> str:
 
 
 def canonical_number(spelled: str) -> str:
-    """Return an integer as its digits, and any other number as digits without outer zeros and an exponent."""
+    """Return an integer as its digits, and any other number as digits without outer zeros and an exponent.
+
+    `shift` is the exponent of ten after which the digits without trailing zeros have their value. An integer of more
+    than LONGEST digits also has an exponent.
+    """
     mantissa, _, power = spelled.lower().partition("e")
     whole, _, fraction = mantissa.lstrip("+-").partition(".")
     digits, sign = (whole + fraction).lstrip("0"), "-" * mantissa.startswith("-")

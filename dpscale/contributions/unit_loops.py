@@ -46,7 +46,10 @@ def deal(units: Words, values: Words, buckets: Numbers, ends: Integers, out: Wor
 
 @njit(cache=True, nogil=True)
 def gather(rows: Words, starts: Integers, ends: Integers, out: Words) -> None:
-    """Append rows sorted by bucket to the existing rows of each bucket, and advance the ends."""
+    """Append rows sorted by bucket to the existing rows of each bucket, and advance the ends.
+
+    `starts` are those of the buckets in `rows`; `ends` are the positions after the rows of each bucket in `out`.
+    """
     for bucket in range(len(ends)):
         place = ends[bucket]
         for row in range(starts[bucket], starts[bucket + 1]):
@@ -71,6 +74,8 @@ def beyond(rows: Words, bound: int) -> Flags:
 
     Of rows with equal values, the first remain. Units are found in a hash table with open addressing; only those with
     more rows than the bound are examined further.
+
+    The ranks of up to PAIRWISE rows are computed pairwise, in four bits each; a heap finds the smallest of more rows.
     """
     counts, starts, order, values = _by_unit(rows)
     flags = np.zeros(len(rows), np.bool_)
@@ -171,7 +176,11 @@ def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Fla
 
 @njit(cache=True, nogil=True)
 def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the number of every row's unit, and the number of rows per unit."""
+    """Return the number of every row's unit, and the number of rows per unit.
+
+    The table `slots` has at least twice as many entries as rows, a power of two; `firsts` has the first row of each
+    unit.
+    """
     capacity = 16
     while capacity < 2 * len(rows):
         capacity *= 2
@@ -199,7 +208,10 @@ def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]
 
 @njit(cache=True, nogil=True)
 def _largest(rows: Words, own: NDArray[np.int32], bound: int, flags: Flags) -> None:
-    """Flag all rows except the `bound` smallest, which are in a heap with the largest on top."""
+    """Flag all rows except the `bound` smallest, which are in a heap with the largest on top.
+
+    `own` are the numbers of the unit's rows, and the value that is compared is the third word of a row.
+    """
     heap = own[:bound].copy()
     for place in range(bound // 2 - 1, -1, -1):
         _sink(rows, heap, place)

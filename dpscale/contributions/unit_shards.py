@@ -47,7 +47,10 @@ class UnitMap:
 
     @classmethod
     def made(cls, words: Words, units: Words) -> UnitMap:
-        """Build the map from rows in any order. Raises DataError for a key of two units."""
+        """Build the map from rows in any order. Raises DataError for a key of two units.
+
+        Rows with one key are consecutive after sorting; they must have the same unit.
+        """
         order = np.lexsort((units[:, 1], units[:, 0], words[:, 1], words[:, 0]))
         ranked = words[order]
         first = np.ones(len(order), np.bool_)
@@ -196,11 +199,15 @@ class Shard:
     def marked(self, found: Iterable[NDArray[np.uint8] | None]) -> Flags:
         """Return the rows of all partitions to be removed, including those without a unit.
 
+        `dealing.together` buckets form a batch, whose bits follow each other segment by segment. `begun` is the first
+        bit of each batch that belongs to the segment, from which `places` has that of each bucket.
+
         Parameters
         ----------
         found : iterable of ndarray or None
             For each batch one bit per row in the order of its pieces; None if no row is removed.
         """
+        # bytes of the bits of each batch
         sizes = (sum(map(self._counts, self.segments), self._counts(None)) + 7) // 8
         bits = [np.zeros(size, np.uint8) if own is None else own for own, size in zip(found, sizes, strict=True)]
         flags, joined, done = np.empty(sum(self.lengths), bool), np.concatenate(bits), 0

@@ -116,7 +116,11 @@ def unit_rows(
 def _rows_of(
     request: TotalRequest, partition: Partition, number: int, lookup: UnitMap | None, mask: RowMask | None
 ) -> Iterator[UnitRows]:
-    """Yield the counted rows of a partition: words of the unit, words that order rows, places and numbers."""
+    """Yield the counted rows of a partition: words of the unit, words that order rows, places and numbers.
+
+    A place is (number of the partition, number of the row in it). The order of a unit's rows is a hash of their values
+    that depends on the unit.
+    """
     domain, first, columns = request.domain, 0, request.domain.columns(request.names)
     ids, cells = ("", None) if request.unit in columns else (request.unit, domain)  # a unit is a value, not a cell
     for batch in partition.batches(list(dict.fromkeys([request.unit, *columns])), ids, cells):
@@ -162,7 +166,11 @@ class ChangedCodes:
 
 
 def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> ChangedCodes:
-    """Return the changed codes of some ranges of hashes."""
+    """Return the changed codes of some ranges of hashes.
+
+    `source` is the part of each row, to which the changes return. Rows are sorted by unit and then by their order, as
+    the recurrence of the module demands.
+    """
     rows = UnitRows.joined(parts, len(numbers))
     source = np.repeat(np.arange(len(parts)), [len(part.order) for part in parts])
     ranks = np.lexsort((np.arange(len(source)), rows.order, rows.units[:, 1], rows.units[:, 0]))

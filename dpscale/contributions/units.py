@@ -144,7 +144,10 @@ def decided(parts: Sequence[BoundedRows], bound: Bound) -> list[Bits]:
 
 
 def _removed_rows(pieces: Sequence[BucketedRows], bound: Bound) -> list[Flags]:
-    """Return the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back."""
+    """Return the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back.
+
+    A piece has the rows of a batch from one shard, sorted by bucket, and the starts of the buckets.
+    """
     ends = np.cumsum([len(words) for words, _ in pieces], dtype=np.int64)
     if len(pieces) and ends[-1] <= few_rows.FEW:  # no unit is in two buckets, and the rows of each keep their order
         return np.split(_beyond(np.concatenate([words for words, _ in pieces]), bound), ends[:-1])

@@ -108,7 +108,11 @@ class Counter:
                                  planes.inner, planes.offsets, planes.most_inner, self._planes)  # fmt: skip
 
     def _sum_joints(self) -> None:
-        """Sum the joint marginals into the requested marginals and reset them."""
+        """Sum the joint marginals into the requested marginals and reset them.
+
+        The counters of joints have 32 bits, so they are emptied before FLUSH_ROWS rows: `_narrow_rows` is the number of
+        rows since the last time, and `folds` the sums over axes that give the requested sets.
+        """
         if self._program.folds and self._narrow_rows:
             self._program.folds.apply(self._joint, self._flat)
             self._joint[:] = 0
@@ -246,7 +250,10 @@ def check_cells_known(domain: Domain, names: Iterable[str]) -> None:
 
 
 def _without(codes: Codes, removed: Flags | None, rows: RowMask | None, first: int) -> Codes:
-    """Return the batch that begins at row `first` without the dropped rows."""
+    """Return the batch that begins at row `first` without the dropped rows.
+
+    `removed` marks the rows that the domain drops, and `rows` those beyond a contribution bound, numbered by partition.
+    """
     if removed is None and rows is None:
         return codes
     out = np.zeros(codes.shape[1], dtype=bool) if removed is None else removed
@@ -323,7 +330,11 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
 
 
 def _check_parts(domain: Domain, names: Sequence[str]) -> None:
-    """Raise DomainError for a set of several numbers with too fine parts, or of several bounded totals."""
+    """Raise DomainError for a set of several numbers with too fine parts, or of several bounded totals.
+
+    A record has as many parts in a table as the product of those of its numbers; `Number.largest_part` is the most of
+    one.
+    """
     if (parts := math.prod(domain[name].largest_part for name in names)) > MOST_PARTS:
         numbers = ", ".join(name for name in names if name in domain.number_names)
         raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",

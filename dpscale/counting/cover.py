@@ -129,7 +129,11 @@ def _by_numbers(domain: Domain, sets: Sequence[AttributeSet]) -> dict[AttributeS
 
 
 def _part_of_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int, spare: int, numbers: AttributeSet) -> Cover:
-    """Return the cover of sets that all have the same numbers."""
+    """Return the cover of sets that all have the same numbers.
+
+    `bits` and `alone` are the nanoseconds to count each set by bit planes and separately. A set belongs to a joint (its
+    number in `owners`), to PLANES or to DIRECT. Few increments need no search.
+    """
     asked = _RequestedSets.of(domain, sets)
     is_small = rows * len(sets) <= FEW
     bits = np.full(len(sets), np.inf) if numbers or is_small else asked.by_planes(rows)
@@ -240,6 +244,9 @@ def _touch(
 
     The cost of a set that lacks one more attribute is added to `near`, that of a set that lacks two to `far`. Returns
     the value and number of newly covered sets and the number of touched sets.
+
+    `inverse` lists the sets of each attribute; closed sets are removed from the list of x on the way. `missing[s]` is
+    the number of attributes of s outside the joint, and `touched` lists the sets that have one inside.
     """
     kept = starts[x]
     value, covered = 0.0, 0
@@ -275,7 +282,11 @@ def _best_next(
     sizes: Integers, held: Flags, near: Floats, far: Floats, value: float, covered: int, cells: int, most_cells: int,
     rows: float, scatter: Floats, fold: float,
 ) -> int:  # fmt: skip
-    """Return the attribute with the highest value per nanosecond, or -1."""
+    """Return the attribute with the highest value per nanosecond, or -1.
+
+    `near` and `far` are the costs of the sets that lack only this attribute, and this and one more; the latter count
+    with the weight LOOKAHEAD.
+    """
     best, best_score = -1, 0.0
     for x in range(len(sizes)):
         if held[x] or near[x] + far[x] == 0 or cells > most_cells // sizes[x]:
@@ -293,7 +304,11 @@ def _search(
     lengths: Integers, worth: Floats, rows: float, scatter: Floats, fold: float, most_cells: int, is_open: Flags,
     missing: Integers, touched: Integers, members: Integers,
 ) -> tuple[float, int, int, int]:  # fmt: skip
-    """Grow a joint from a set; return the best ratio of value to cost, its length and cells, and the touched sets."""
+    """Grow a joint from a set; return the best ratio of value to cost, its length and cells, and the touched sets.
+
+    The first attributes are those of the set `seed`. Growth stops PATIENCE steps after the best joint so far, and a
+    longer joint must be better by 0.1 %.
+    """
     held, near, far = np.zeros(len(sizes), dtype=np.bool_), np.zeros(len(sizes)), np.zeros(len(sizes))
     width = set_starts[seed + 1] - set_starts[seed]
     touches = covered = best_length = 0
@@ -318,6 +333,7 @@ def _search(
         if length >= width and ratio > best_ratio * 1.001:
             best_ratio, best_length, best_cells = ratio, length, cells
 
+    # `members` has the attributes; the first `best_length` of them are the joint
     return best_ratio, best_length, best_cells, touches
 
 
@@ -359,6 +375,7 @@ def grow(
             seed, sizes, attrs, set_starts, inverse, inverse_starts, lengths, worth, rows, scatter, fold, most_cells,
             is_open, missing, touched, members,
         )  # fmt: skip
+        # the joint costs less than separate counting, has more attributes than the seed, and fits the memory
         pays = ratio > 1 and length > widths[seed] and cells <= spare_cells
         if pays:
             for k in range(length):
@@ -371,6 +388,7 @@ def grow(
             missing[s] = widths[s]
 
         held[:] = False
+        # a refused seed is counted separately unless a later joint covers it
         is_open[seed] = False
         joint_count += pays
         refused = 0 if pays else refused + 1

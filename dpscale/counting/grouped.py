@@ -29,6 +29,9 @@ from dpscale.records.where import select_rows
 def count_groups(layouts: Sequence[Layout], partitions: Sequence[Partition], checked: Sequence[str] = ()) -> Integers:
     """Count the sets of layouts over ranges of a database and return a flat int64 array.
 
+    Requests are the sets followed by the single attributes to check; only the groups of sets are counted, whereas all
+    are converted to cells, which refuses invalid values.
+
     Parameters
     ----------
     layouts : sequence of Layout
@@ -61,7 +64,10 @@ def has_counted_group(partitions: Sequence[Partition], domain: Domain, names: Se
 def _groups(
     domain: Domain, partition: Partition, requests: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, Codes, Integers]]:
-    """Yield the place of a request, the codes of the groups that are counted, and their numbers of rows."""
+    """Yield the place of a request, the codes of the groups that are counted, and their numbers of rows.
+
+    `places` lists the requests of each set of columns, which the database groups once.
+    """
     columns = [tuple(sorted({*domain.columns(names), *partition.where.columns})) for names in requests]
     places: dict[tuple[str, ...], list[int]] = {}
     for place, names in enumerate(columns):

@@ -38,7 +38,11 @@ def _extend(codes: Array, before: Array, column: int, size: int, out: Array, row
 def prefix_codes(
     codes: Array, columns: Integers, sizes: Array, first: int, begin: int, end: int, levels: Array
 ) -> None:
-    """Fill levels[k − first] with the codes of the attributes first … k of a set, for k = begin … end − 1."""
+    """Fill levels[k − first] with the codes of the attributes first … k of a set, for k = begin … end − 1.
+
+    The code of a cell in the first attributes is extended by one more: code · size + value. Row k of `levels` belongs
+    to the set's attribute `first + k`.
+    """
     rows = codes.shape[1]
     for k in range(begin, end):
         if k == first:
@@ -52,7 +56,10 @@ def prefix_codes(
 def last_codes(
     codes: Array, columns: Integers, sizes: Array, first: int, end: int, begin: int, levels: Array, out: Array
 ) -> int:
-    """Write the codes of a set for a slice of rows from `begin` on, from those of its prefix; return their number."""
+    """Write the codes of a set for a slice of rows from `begin` on, from those of its prefix; return their number.
+
+    `levels` is that of `prefix_codes`; the set has the attributes `first` to `end - 1`.
+    """
     length = min(SLICE, codes.shape[1] - begin)
     part = codes[:, begin : begin + length]
     if end - first == 1:
@@ -153,6 +160,9 @@ def fold(
 
     Joint j has sizes[starts[j]:starts[j+1]]; strides[stride_starts[s]:] are the set's strides for the joint's axes, 0
     for those summed over.
+
+    Cells of a joint are visited in order, as an odometer with the digits `digits`; `to` is the place in `flat` of the
+    sum to which the cell belongs.
     """
     for s in range(len(owners)):
         j = owners[s]
@@ -210,6 +220,7 @@ def _slices(eights: Words, first: int, words: int, bits: int, slices: Words) -> 
             word = np.uint64(0)
             for k in range(8):
                 eight = (eights[first + 8 * w + k] >> shift) & ONES
+                # the product collects the lowest bits of eight bytes in its highest byte
                 word |= ((eight * GATHER) >> np.uint64(56)) << np.uint64(8 * k)
             slices[b, w] = word
 
@@ -219,6 +230,8 @@ def fill_planes(eights: Words, first: int, words: int, sizes: Integers, starts: 
     """Set planes[starts[x] + v - 1] to the rows that have value v of attribute x, for v > 0.
 
     `eights` has shape (attributes, words) with eight one-byte codes per word; `first` is the first word used.
+
+    A plane is the AND over the bits of a value of the slice of this bit, inverted if the bit is 0.
     """
     slices = np.empty((8, words), dtype=np.uint64)
     for x in range(len(sizes)):
@@ -259,6 +272,9 @@ def count_planes(
 
     Nodes are attribute sets as a tree in depth-first order: node n adds the attribute node_axis[n] to the set of its
     parent, the last node of depth node_depth[n] − 1. Inner nodes store their planes for their children.
+
+    The planes of a node are those of its parent combined by AND with each value of its attribute; `counts` has the ones
+    of each plane. `held` has the planes of the nodes on the path, by depth, and `widths` their numbers.
     """
     planes = np.empty((starts[-1], WORDS), dtype=np.uint64)
     deepest = np.max(node_depth) + 1
@@ -311,6 +327,9 @@ def assemble(
 
     A cell with a digit 0 first receives the marginal without that axis; the other values are then subtracted from it.
     set_nodes[node_starts[s] + mask] is the node of the axes in `mask`, bit i for axis i; mask 0 is the number of rows.
+
+    Reduced counts exist for cells without a digit 0 only: `counts[node_offsets[n]:]` has those of node n. Rows with
+    other values are the rest of the marginal without the axis.
     """
     for s in range(len(offsets)):
         axes = set_axes[set_starts[s] : set_starts[s + 1]]

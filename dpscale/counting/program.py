@@ -43,7 +43,10 @@ class Steps:
         return rows * len(self.offsets) <= FEW
 
     def places(self, codes: Codes, width: int = 1) -> Iterator[Integers]:
-        """Yield the place of each row's first counter in every set, whose cells have `width` counters."""
+        """Yield the place of each row's first counter in every set, whose cells have `width` counters.
+
+        The places of a set are the codes of its cells, plus the offset of its counters.
+        """
         columns, sizes = self.columns.tolist(), self.sizes.tolist()
         for offset, (first, end) in zip(self.offsets.tolist(), pairwise(self.starts.tolist()), strict=True):
             joint = codes[columns[first]].astype(np.int64)
@@ -143,7 +146,11 @@ class Program:
 
     @classmethod
     def of(cls, cover: Cover) -> Program:
-        """Compile a cover."""
+        """Compile a cover.
+
+        `of_numbers` has the sets with numbers by their numbers; they are summed instead of counted, by `_sums`. `plain`
+        marks the other sets, and `offsets` has the first cell of each set in the result.
+        """
         domain, sets, owners = cover.domain, cover.sets, cover.owners
         used = {name for names in sets for name in names} or {domain.names[0]}
         names = tuple(name for name in domain.axis_names if name in used)
@@ -185,7 +192,10 @@ def _array(values: Any) -> Integers:
 
 
 def _steps(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], offsets: Integers) -> tuple[Steps, ...]:
-    """Group the sets by the width of their codes and the block size suited to their counters."""
+    """Group the sets by the width of their codes and the block size suited to their counters.
+
+    Sets with at most NARROW_CELLS cells need other blocks than sets whose counters exceed the cache.
+    """
     groups: dict[tuple[str, int], list[int]] = {}
     for s, attributes in enumerate(sets):
         cells = domain.cells(attributes)
@@ -269,7 +279,11 @@ class NumberSteps:
 def _sums(
     cover: Cover, names: tuple[str, ...], numbers: AttributeSet, mine: Sequence[int], offsets: Integers
 ) -> NumberSteps:
-    """Return the steps that sum numbers over the sets `mine`: in joint sets, directly, and for the numbers alone."""
+    """Return the steps that sum numbers over the sets `mine`: in joint sets, directly, and for the numbers alone.
+
+    The numbers are the last attributes of a set. Joints with the same numbers are consecutive in the cover, so that
+    `joint_places` begins at the first of them. `alone` are the places of sets without another attribute.
+    """
     domain, sets, width = cover.domain, cover.sets, len(numbers)
     joint_places = [place for place, joint in enumerate(cover.joints) if numbers_of(domain, joint) == numbers]
     joints = [cover.joints[place] for place in joint_places]
@@ -289,7 +303,10 @@ def _sums(
 
 
 def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers, first: int = 0) -> Folds:
-    """Return the sums of covered sets from joints, of which `first` is the first one in `starts`."""
+    """Return the sums of covered sets from joints, of which `first` is the first one in `starts`.
+
+    A stride is the step in the set's cells for one step along an axis of the joint, and 0 for axes that the set lacks.
+    """
     domain, joints = cover.domain, cover.joints[first : first + len(starts)]
     strides = []
     for s in covered:
@@ -312,7 +329,10 @@ def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers,
 
 
 def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], places: Integers) -> Planes:
-    """Return the tree of all non-empty subsets of some sets, whose counters in the result begin at `places`."""
+    """Return the tree of all non-empty subsets of some sets, whose counters in the result begin at `places`.
+
+    A node is a subset; its counters have one cell less per axis, as `assemble` completes them.
+    """
     used = set(chain.from_iterable(sets))
     columns = [column for column, name in enumerate(names) if name in used]
     sizes = _array(domain[names[column]].size for column in columns)
@@ -350,6 +370,9 @@ def _subsets(
     """Return all non-empty subsets in lexicographic order, and the row of every subset of every set.
 
     A row is padded with −1. The subsets of a set are indexed by their masks; 0 stands for the empty one.
+
+    Row n of the result has the axes of node n. Sets of a degree share the patterns of their subsets, so each mask gives
+    one array.
     """
     most, rows, places = int(degrees.max()), list[Integers](), list[Integers]()
     for degree in range(1, most + 1):

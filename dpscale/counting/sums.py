@@ -65,6 +65,8 @@ class SumCounter:
         """Add the numbers of rows to sums, several of which are packed in a word.
 
         Words are emptied into the counters before a sum can overflow.
+
+        `packing.most` is the number of rows after which a field of a word could overflow.
         """
         for first in range(0, codes.shape[1], packing.most):
             block = codes[:, first : first + packing.most]
@@ -95,6 +97,8 @@ class SumCounter:
 
         The parts of several numbers multiply. `groups` has pairs of steps and counters; `total` is the number of rows
         so far.
+
+        `parts` has shape (rows, cells of the numbers).
         """
         numbers = zip(self._sums.columns, self._sums.numbers, strict=True)
         parts = reduce(_multiply, [number.parts(codes[column]) for column, number in numbers])
@@ -144,7 +148,12 @@ class Packing:
         return np.where(steps > self.number.steps, np.uint64(self._null), steps + np.uint64(self._record))
 
     def unpack(self, words: Words, counts: Integers) -> None:
-        """Add words to counts, shape (cells, cells of the number)."""
+        """Add words to counts, shape (cells, cells of the number).
+
+        The highest bits of a word are the number of records, the next ones that of nulls, and the lowest the sum of
+        steps. A record adds its steps to the cell of the high end and the rest of `number.steps` to that of the low
+        end.
+        """
         records, sums = (words >> np.uint64(WORD - self._width)).astype(np.int64), words & np.uint64(self._sum)
         high = self.number.high_part(sums.astype(np.int64), records)
         counts[:, 1] += high

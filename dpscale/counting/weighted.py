@@ -138,7 +138,10 @@ def _by_period(
     weights: PeriodWeights,
     dropped: Dropped | None,
 ) -> Iterator[PeriodRows]:
-    """Yield the codes of the rows of each partition by period, periods in order."""
+    """Yield the codes of the rows of each partition by period, periods in order.
+
+    `first` is the number of the batch's first row in the partition, by which `rows` numbers its rows.
+    """
     for partition in partitions:
         found: dict[int, list[Codes]] = {}
         rows = None if dropped is None else dropped.get(partition)

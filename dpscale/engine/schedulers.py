@@ -297,6 +297,9 @@ def resolve(
     Inside a task of a cluster the ambient client is the worker's client. The versions of all workers of a cluster are
     compared with those of this process before anything is read or spent.
 
+    `scheduler` None or an empty text means the ambient client. The engine owns, and later closes, only a client that is
+    connected here.
+
     Parameters
     ----------
     client : distributed.Client, optional
@@ -318,6 +321,7 @@ def resolve(
     if client is not None:
         return _with_checked_workers(ClusterEngine(_usable_client(client), progress, priority=priority))
     if scheduler in LOCAL:
+        # `scheduler` is one of LOCAL here; the alternative is for the type checker
         return LocalEngine(scheduler or "threads", progress=progress)
 
     if isinstance(scheduler, str):

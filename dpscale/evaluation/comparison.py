@@ -161,7 +161,10 @@ def plots(marginals: Mapping[str, Any], dependence: Mapping[str, Any], curves: C
 
 @drawing
 def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
-    """Plot the distances of rows from the data by degree, with those of two halves of the data and of independence."""
+    """Plot the distances of rows from the data by degree, with those of two halves of the data and of independence.
+
+    BARS has the label and colour of each kind of distance; a group of bars is one degree.
+    """
     marginals = {degree: marginal for degree, marginal in marginals.items() if marginal["sets"]}
     figure, axes = new_figure(2.8)
     for position, (key, (label, colour)) in enumerate(BARS.items()):
@@ -282,7 +285,10 @@ def compare(
 def _contents(
     run: TablePart, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target, sdmetrics: bool
 ) -> dict[str, str]:
-    """Return the files by name."""
+    """Return the files by name.
+
+    The sets are chosen by the names of attributes and the release, never by records.
+    """
     sets = choose_sets(rows.domain, names_of(rows), run.manifest["release"])
     all_sets = [one for degree in sets.values() for one in degree.sets]
     distances = score_all(engine, data, rows, all_sets, run.job.engine.bytes, run.manifest["release"])
@@ -313,6 +319,8 @@ AS_GOOD = 0.05  # of what a model of the data knows beyond chance
 def verdicts(content: Content) -> list[dict[str, str]]:
     """Return for each measure its value for the rows, that for halves of the data or another scale, and words.
 
+    Each entry has the `measure`, its value for the `rows`, the value to compare it with (`beside`), and `words`.
+
     Parameters
     ----------
     content : dict
@@ -338,6 +346,7 @@ def verdicts(content: Content) -> list[dict[str, str]]:
                       "beside": "0.5 by chance", "words": f"a model can {words} tell rows from data"})  # fmt: skip
     if target:
         best, own = target["data"]["auc"], target["rows"]["auc"]
+        # an AUC of 0.5 is chance: the share of what data teach beyond it
         lost = (best - own) / max(best - 0.5, 1e-9)
         words = "as good as trained on data" if lost <= AS_GOOD else f"loses {min(lost, 1):.0%} of what data teach"
         found.append({"measure": f"AUC of predicting {target['attribute']}", "rows": f"{own:.3f}",
@@ -346,7 +355,11 @@ def verdicts(content: Content) -> list[dict[str, str]]:
 
 
 def against(rows: float, halves: float) -> str:
-    """Return in words how far rows are from the data, beside the distance of two halves of the data."""
+    """Return in words how far rows are from the data, beside the distance of two halves of the data.
+
+    `times` is the distance of rows in units of the distance between two random halves of the data, which is the
+    distance that chance alone causes. NEARLY, AS_NEAR and FAR are limits of it.
+    """
     if not (math.isfinite(rows) and math.isfinite(halves)):
         return "not known"
     times = rows / halves if halves > 0 else 0.0 if rows == 0 else math.inf

@@ -250,7 +250,11 @@ def _table_statistics(job: Job, name: str, engine: Engine) -> tuple[dict[str, An
 def _link_statistics(
     job: Job, link: LinkSection, known: dict[str, Words], protects: NeighbourRelation, engine: Engine
 ) -> dict[str, Any]:
-    """Return the statistics of the rows that contain a link's ends: a table of pairs, or the child's table."""
+    """Return the statistics of the rows that contain a link's ends: a table of pairs, or the child's table.
+
+    `known` has the hashes of the keys of each table. An end that is not among them is dangling and has the place -1.
+    `own` are the columns of the second end, or the own key of rows that could repeat a link, else empty.
+    """
     first, second = job.ends(link)
     own = second if link.via or link.loops is False or link.child in (protects.root, *protects.sides) else ()
     files: Files = link.via or job.tables[link.child]
@@ -292,7 +296,11 @@ def _degrees(degrees_of: NDArray[np.int64]) -> dict[str, float]:
 
 
 def _beyond(link: LinkSection, degrees_of: Sequence[NDArray[np.int64]], protects: NeighbourRelation) -> dict[str, Any]:
-    """Return the rows above the bound, their excess links, and the treatment of these."""
+    """Return the rows above the bound, their excess links, and the treatment of these.
+
+    `degrees_of` has the links of each row at the parent, then at the child. If neighbours replace rows, both ends are
+    bounded and more links are refused; else those of a private parent whose rows belong to units are cut.
+    """
     bounded = list(degrees_of) if protects.replaces else list(degrees_of[:1]) if link.parent in protects.rows else []
     over = [np.maximum(one - link.bound, 0) for one in bounded]
     beyond = {

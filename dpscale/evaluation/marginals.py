@@ -81,7 +81,11 @@ WORST_PAIRS = 10
 
 
 def summarise_dependence(found: Sequence[Pair]) -> dict[str, Any]:
-    """Summarise Cramér's V of data and of synthetic rows over all pairs, and list the largest differences."""
+    """Summarise Cramér's V of data and of synthetic rows over all pairs, and list the largest differences.
+
+    A pair has the names of its attributes and V in the data, in the rows, and the difference between halves of the
+    data.
+    """
     pairs = sorted((pair for pair in found if all(map(isfinite, pair[1:]))), key=lambda pair: -abs(pair[1] - pair[2]))
     both = np.array([pair[1:] for pair in pairs]).reshape(-1, 3)
     gaps = np.abs(both[:, 0] - both[:, 1])
@@ -115,7 +119,10 @@ class SetDistances:
 
 
 def compare_set(attributes: AttributeSet, first: Integers, second: Integers, drawn: Integers) -> SetDistances:
-    """Return the distances of a set from counts of the data's halves and of the rows, over the same cells."""
+    """Return the distances of a set from counts of the data's halves and of the rows, over the same cells.
+
+    `first` and `second` are the counts of the halves, and `drawn` those of the rows, with one axis for each attribute.
+    """
     data = first + second
     dependence = nan, nan, nan
     if data.ndim == 2:
@@ -145,7 +152,10 @@ def independent(counts: Integers) -> Floats:
 
 
 def summarise_by_degree(found: Sequence[SetDistances], sets: dict[int, ComparedSets]) -> dict[str, dict[str, Any]]:
-    """Return means and maxima over the sets of each degree, and the sets with the largest distances."""
+    """Return means and maxima over the sets of each degree, and the sets with the largest distances.
+
+    `of` is the number of sets of a degree, of which `too_large` have too many cells to be compared.
+    """
     summary = {}
     for degree, compared in sets.items():
         mine = [one for one in found if len(one.attributes) == degree]
@@ -188,7 +198,10 @@ def _count_table(engine: Engine, side: ComparedTable, one: Pass, ways: int, rele
 
 
 def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, release: str) -> list[Integers]:
-    """Count some partitions over a program's sets, each row in one of `ways` random parts; return flat arrays."""
+    """Count some partitions over a program's sets, each row in one of `ways` random parts; return flat arrays.
+
+    `parts` has the number of each partition, from which the stream of the random parts follows.
+    """
     counters = [Counter(program) for _ in range(ways)]
     names = list(dict.fromkeys([*program.names, *(axis.name for axis in domain.axes if axis.drops)]))
     for number, partition in parts:

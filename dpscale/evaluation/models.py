@@ -155,6 +155,9 @@ def propensity(attributes: Sequence[Attribute], data: Integers32, rows: Integers
     An AUC of 0.5 is the best result.
 
     Both tables contribute as many rows as the shorter one has; None if these are too few.
+
+    `data` and `rows` are samples of shape (rows, attributes) in random order, so halves are taken by position. The
+    label 1 marks rows of the second table.
     """
     count = min(len(data), len(rows))
     if count < 2 * LEAST:
@@ -175,7 +178,11 @@ def _stack(data: Integers32, rows: Integers32) -> tuple[Integers32, NDArray[np.i
 
 
 def permutation_importance(model: Classifier, codes: Integers32, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return the attributes that the model uses most: the decrease of its AUC when their cells are shuffled."""
+    """Return the attributes that the model uses most: the decrease of its AUC when their cells are shuffled.
+
+    `codes` has shape (rows, attributes). At most SHUFFLED rows are used, because each attribute needs all predictions
+    again.
+    """
     order = PublicStream("compared", "telling").permutation(len(codes))[:SHUFFLED]
     codes, labels = codes[order], labels[order]
     whole, found = auc(model.probabilities(codes)[:, 1], labels == 1), []
@@ -238,6 +245,8 @@ def tstr_scores(
     """Train one model per table and test all on the same rows ("train on synthetic, test on real"); None if too few.
 
     Records whose target is null or outside the domain are left out.
+
+    `trained` has the codes of each training table by name. The base is the most frequent class, whose AUC is 0.5.
     """
     inputs = [attribute for attribute in attributes if attribute != target.attribute]
     parts = {name: _split(codes, attributes, target.attribute) for name, codes in trained.items()}

@@ -56,8 +56,11 @@ def choose_number_sets(workload: Workload, rows: ComparedTable, names: Sequence[
     """Return the compared sets of each number that rows have: those of the workload, smallest first, and all records.
 
     At most MOST sets of a number are compared, and as many as fit a share of the memory.
+
+    A group of a set is a cell of its attributes. The empty set stands for all records.
     """
     chosen = []
+    # an eighth of the memory for all tables
     most = memory // (8 * TABLES * GROUP_BYTES)
     for number in rows.domain.numbers:
         requested = {()} | {
@@ -119,7 +122,11 @@ def count_numbers(
 def _add(
     domain: Domain, sets: Sequence[AttributeSet], flat: Integers, codes: Mapping[str, NDArray[Any]], steps: Integers
 ) -> None:
-    """Add rows to the numbers of records and to the sums of every set."""
+    """Add rows to the numbers of records and to the sums of every set.
+
+    `flat` has, for each set, the number of records of each group and then the sum of their steps; `codes` has the cells
+    of each attribute.
+    """
     start = 0
     for names in sets:
         at, size = np.zeros(len(steps), np.int64), 1
@@ -127,6 +134,7 @@ def _add(
             cells = size_of(domain[name])
             at = at * cells + np.minimum(codes[name].astype(np.int64), cells - 1)
             size *= cells
+        # bincount sums floats: each half of the bits is summed apart, so that the sums are exact
         low, high = (np.bincount(at, own, size).astype(np.int64) for own in (steps & ((1 << BITS) - 1), steps >> BITS))
         flat[start : start + size] += np.bincount(at, minlength=size)
         flat[start + size : start + 2 * size] += low + (high << BITS)
@@ -174,7 +182,11 @@ class GroupSums:
 
 
 def group_sums(number: Number, groups: Sequence[int], flat: Integers) -> Iterator[GroupSums]:
-    """Yield the sums of every set from a flat array of counts."""
+    """Yield the sums of every set from a flat array of counts.
+
+    `groups` has the number of groups of each set. `flat[0]` is the number of all records, and the sum of a group is its
+    records times the low end plus the steps above it, in units of the column.
+    """
     start = 1
     for size in groups:
         records, steps = flat[start : start + size], flat[start + size : start + 2 * size]
@@ -186,7 +198,11 @@ def group_sums(number: Number, groups: Sequence[int], flat: Integers) -> Iterato
 def summarise_number(
     domain: Domain, sets: NumberSets, first: Integers, second: Integers, drawn: Integers
 ) -> dict[str, Any]:
-    """Return the distances of every set, and the means of groups in data and rows."""
+    """Return the distances of every set, and the means of groups in data and rows.
+
+    `first` and `second` are the sums of the halves of the data, `drawn` those of the rows, in the form of `group_sums`.
+    A point is (records, mean in the data, mean in the rows) of a group.
+    """
     groups, low, high = sets.groups(domain), *sets.number.ends
     sides = zip(
         *(group_sums(sets.number, groups, flat) for flat in (first, second, first + second, drawn)), strict=True
@@ -229,7 +245,10 @@ def mean_distance(one: GroupSums, other: GroupSums) -> float:
 
 
 def _worst_groups(domain: Domain, names: AttributeSet, data: GroupSums, rows: GroupSums) -> list[dict[str, Any]]:
-    """Return the groups whose sums differ most, with sums of rows scaled to the data; none for all records."""
+    """Return the groups whose sums differ most, with sums of rows scaled to the data; none for all records.
+
+    `shares` are the sums relative to the number of all records.
+    """
     if not names:
         return []
 

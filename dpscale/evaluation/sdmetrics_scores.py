@@ -58,7 +58,10 @@ def frame_of(attributes: Sequence[Attribute], codes: Integers32) -> DataFrame:
 
 
 def _cell_values(attribute: Attribute) -> NDArray[Any]:
-    """Return the value of each compared cell; cells beyond the listed ones are missing, unless they have a label."""
+    """Return the value of each compared cell; cells beyond the listed ones are missing, unless they have a label.
+
+    The last value, nan, NaT or None, is that of the cell with outside values and nulls.
+    """
     kind = sdtype_of(attribute)["sdtype"]
     if kind == "numerical":
         edges = np.asarray(attribute.edges)

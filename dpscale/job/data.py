@@ -176,6 +176,7 @@ class Filed(Settings):
         if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
             raise ValueError("names must contain one distinct name per column")
         marks = [mark for mark in (self.delimiter, self.thousands) if mark is not None]
+        # a point is the decimal mark unless another is stated
         marks += [self.decimal or "."] if self.decimal or self.thousands else []
         if len(set(marks)) < len(marks):
             raise ValueError("decimal, thousands and delimiter must differ")

@@ -32,6 +32,9 @@ def former_content(job: Job) -> dict[str, Any]:
 def job_digest(job: Job, domain: Domain | None = None, version: int = DIGEST_VERSION) -> str:
     """Return the SHA-256 that identifies a job: of its settings, without scheduler and limits, and of its domains.
 
+    `former_content` is the content in the sections of earlier versions, because digests of released jobs must stay.
+    Settings that do not change the release, such as limits of the engine, are left out.
+
     Parameters
     ----------
     job : Job

@@ -70,7 +70,10 @@ DEFAULTS: dict[str, Any] = {"mechanism": {}, "reconstruct": {}, "output": {}}
 
 
 def from_short(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a job in the short form as that of several tables: its sections are in [tables.data]."""
+    """Return the content of a job in the short form as that of several tables: its sections are in [tables.data].
+
+    ONLY is the name of the only table. Keys of [data] and the sections of a table become keys of [tables.data].
+    """
     data = content["data"]
     sections = {name: section for name, section in content.items() if name in TABLE_SECTIONS}
     table = {"snapshot": "content", **data, **DEFAULTS, **sections} if isinstance(data, Mapping) else data
@@ -101,7 +104,11 @@ FORMER_SHARES = {"method": "planned", "first": 0.02}  # defaults of [allocation]
 
 
 def without_budget(content: dict[str, Any], links: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a job with its shares where they were before [budget]; `links` are names of its links."""
+    """Return the content of a job with its shares where they were before [budget]; `links` are names of its links.
+
+    `_former_shares` gives the shares of a table in the sections that earlier versions had, and FORMER_SHARES the
+    division of the budget between tables and links.
+    """
     budget = content.pop("budget", {})
     if "data" in content:
         return content | _former_shares(budget)
@@ -186,7 +193,10 @@ def _refuse_others(where: str, section: Any, keys: Sequence[str] = (), given: Co
 
 
 def accepted_keys(location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys of a section, in the form of several tables."""
+    """Return the keys of a section, in the form of several tables.
+
+    `location` is the path to the section, as pydantic states it: keys, and positions in lists.
+    """
     names = [part for part in location if isinstance(part, str)]  # without positions in lists
     if names[0] in ("tables", "joins"):  # the second is the name of the table or join
         names = names[:1] + names[2:]
@@ -199,6 +209,8 @@ def accepted_keys(location: tuple[int | str, ...]) -> list[str]:
 
 def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) -> JobError:
     """Return the first fault of a job as an error.
+
+    Of several faults an unknown key is stated first, because a misspelt key is also reported as missing.
 
     Parameters
     ----------

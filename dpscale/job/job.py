@@ -317,7 +317,11 @@ class Job(Settings):
 
     @property
     def given_shares(self) -> dict[str, float]:
-        """Shares that the job states, and those of joins without one: a part of the remainder, equal for all parts."""
+        """Shares that the job states, and those of joins without one: a part of the remainder, equal for all parts.
+
+        A share is a part of the squared μ of the job. Keys are `tables.NAME`, `links.NAME` and `joins.NAME`. Tables and
+        links without a share are left to the division of the budget.
+        """
         stated: dict[str, LinkShare | None] = {f"tables.{name}": self.budget.tables.get(name) for name in self.tables}
         stated |= {f"links.{link.called}": self.budget.links.get(link.called) for link in self.link}
         stated |= {f"joins.{name}": section for name, section in self.budget.joins.items()}

@@ -90,7 +90,11 @@ class JoinJob(TableJob):
         return float(self.privacy.privacy_cost or 0.0) / amount
 
     def read_domain(self) -> Domain:
-        """Return the attributes of the join; rules and public totals of the tables are left out."""
+        """Return the attributes of the join; rules and public totals of the tables are left out.
+
+        An attribute of the join has the name `TABLE.ATTRIBUTE` and the cells of its source. A lookup with a bound
+        counts children, so its attributes have no domain file.
+        """
         attributes: dict[str, Attribute] = {}
         base = Domain.read(self.data.domain) if self.join.attributes else None
         for name, source in self.join.attributes.items():
@@ -122,7 +126,10 @@ def counting(name: str, kind: str, bound: int, number: bool) -> Attribute:
 
 
 def join_job(job: Job, neighbours: NeighbourRelation, name: str) -> JoinJob:
-    """Return the job of a join at its share of the budget, or that of the rows beyond the bounds of all joins."""
+    """Return the job of a join at its share of the budget, or that of the rows beyond the bounds of all joins.
+
+    `cut_share` is the part of the join's budget for the rows beyond the bounds.
+    """
     if name == CUT:
         return cut_job(job, neighbours)
     join, section = job.joined[name], (job.joins or {}).get(name)
@@ -229,6 +236,8 @@ def _unit(job: Job, neighbours: NeighbourRelation, join: Join) -> tuple[dict[str
     link = join.pairs
     if neighbours.replaces:
         assert link is not None  # other links do not protect both ends
+        # a row is removed and one is added, each with at most the bound of pairs; within one table a row is at both
+        # ends
         changed = 2 * link.bound * (2 if link.parent == link.child else 1)
         return {"privacy_unit": PAIR, "max_rows_per_unit": changed}, 1
     if link is None:
@@ -275,7 +284,11 @@ def _table(job: Job, link: LinkSection, name: str) -> dict[str, Any]:
 
 
 def _count_lookups(job: Job, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
-    """Return the section of the children of a link, after that of the other end of pairs."""
+    """Return the section of the children of a link, after that of the other end of pairs.
+
+    `path` has the edges from the parent of the counted children up to the base. A base row has at most the product of
+    the bounds of all links on the way.
+    """
     (to_parent, _), [path] = job.ends(link), ascents(job, link, join.base)
     hops = []  # tables between the child's parent and the base
     for edge in path:

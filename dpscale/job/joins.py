@@ -102,7 +102,10 @@ def renamed(attribute: Attribute, name: str) -> Attribute:
 
 
 def resolve_joins(job: TablesOfJob) -> dict[str, Join]:
-    """Return the joins of a job by name. Raises JobError for a part without exactly one join."""
+    """Return the joins of a job by name. Raises JobError for a part without exactly one join.
+
+    Parts with the same name of a join are combined: they are answered by one component.
+    """
     joins: dict[str, Join] = {}
     for part in job.workload or []:
         of_part = _join_of(job, part)
@@ -159,6 +162,9 @@ def _join_of(job: TablesOfJob, part: JoinWorkload) -> Join:
     """Return the join of one part: its base table, edges from there to the tables of its attributes, counted links.
 
     Its name is that of the part, or follows from the tables.
+
+    An edge leads from a row to the row to which it refers. `routes` are the paths from the base to each table, of which
+    there must be exactly one.
     """
     _check_through(job, part)
     edges = edges_of(job, part.through)
@@ -229,6 +235,7 @@ def _counted(job: TablesOfJob, part: JoinWorkload, name: str, child: str) -> Lin
         raise JobError("workload.per", f"{part.per!r}", ", ".join(job.tables), nearest(str(part.per), list(job.tables)))
     below = [link for link in job.link if ascents(job, link, str(part.per))]
     matching = [link for link in below if child in (link.called, link.child)]
+    # the name of a link is unique; several links may have the same child
     exact = [link for link in matching if link.called == child]
     if len(exact or matching) != 1:
         number = f"{len(matching)} links" if matching else "no link"
@@ -248,6 +255,9 @@ def _base(job: TablesOfJob, part: JoinWorkload, edges: Sequence[Edge], tables: S
     """Return the table from which all tables are reached, and which reaches no other such table.
 
     If the job names the links of the join, it is the table whose rows are at their beginning.
+
+    `reach` has the tables to which a path of edges leads. Among the tables that reach all requested ones, the base is
+    the one that reaches no other candidate: it is nearest to them.
     """
     if part.through is not None:
         targets = {edge.target for edge in edges}
@@ -269,6 +279,7 @@ def _base(job: TablesOfJob, part: JoinWorkload, edges: Sequence[Edge], tables: S
     if not deepest:
         raise JobError(FIELD, f"attributes of {over}", "tables that the rows of one private table refer to, by links"
                        " from child to parent and from pairs to both ends", "leave one table out")  # fmt: skip
+    # neither of two bases reaches the other: the job must name the links
     if len(deepest) > 1:
         ways = "; ".join(_described(_routes(edges, base, tables)) for base in deepest)
         raise JobError(FIELD, f"{over}, which are joined through {ways}", "one path",
@@ -289,13 +300,17 @@ def _described(routes: Sequence[tuple[Edge, ...]]) -> str:
 
 
 def _route(part: JoinWorkload, edges: Sequence[Edge], base: str, table: str) -> tuple[Edge, ...]:
-    """Return the only path from the base to a table."""
+    """Return the only path from the base to a table.
+
+    `edges` are those that the part may use.
+    """
     routes = list(paths(edges, base, table))
     if len(routes) != 1:
         ways = "; ".join(_described([path]) for path in routes)
         got = f"{table}, to which the rows of {base} refer through {ways}" if routes else (
             f"{table}, to which no row of {base} refers")  # fmt: skip
         takes = "one path" if routes else f"{base} and the tables to which its rows refer"
+        # two paths with the same links: both ends of a table of pairs are rows of this table
         if len({tuple(edge.link.called for edge in path) for path in routes}) < len(routes):
             raise JobError(FIELD, got, takes, "leave the table out: both ends of the link are its rows")
         remedy = f'name its links: through = ["{routes[0][0].link.called}"]' if routes else "leave the table out"

@@ -128,6 +128,7 @@ def _replaced(job: Job) -> NeighbourRelation:
     if counting:
         raise JobError(f"link {counting.called}: counts", 'a link that protects "both"', 'links that protect "parent"',
                        "remove it: replacing a row changes the degrees of other rows")  # fmt: skip
+    # neighbours replace single rows, not all rows of a unit
     with_unit = next((name for name, section in job.tables.items() if section.privacy_unit is not None), None)
     if with_unit:
         raise JobError(f"tables.{with_unit}.privacy_unit", "a column, but neighbours replace a row",
@@ -142,6 +143,9 @@ def _rooted(job: Job) -> NeighbourRelation:
     """Return the relation of a job with a protected table, the root: neighbours add or remove one unit of it.
 
     A table below the root has for each unit at most the product of the bounds of the links above it of rows.
+
+    `rows` has, by table, the most rows that belong to one unit. Every private table has one addition or removal
+    (`steps`), which its own run bounds by these rows.
     """
     root = root_table(job)
     above = links_above(job, root)
@@ -170,7 +174,10 @@ def _rooted(job: Job) -> NeighbourRelation:
 
 
 def _check_sides(job: Job, sides: Sequence[str], root: str) -> None:
-    """Raise JobError for tables whose rows belong to no unit, unless the job names the table of the units."""
+    """Raise JobError for tables whose rows belong to no unit, unless the job names the table of the units.
+
+    `sides` are the private tables whose rows belong to no unit.
+    """
     if sides and job.privacy.unit is None:
         raise JobError(f"tables.{sides[0]}", f"no link to the protected table {root}", "a link, or public = true",
                        f'add the link, or set protects = "both", or privacy.unit = "{root}"')  # fmt: skip
@@ -306,12 +313,17 @@ def table_jobs(job: Job) -> dict[str, TableJob]:
 
 
 def unit_settings(job: Job, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
-    """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs."""
+    """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs.
+
+    `above` has the link by which rows of a table belong to their parent; `hops` are the tables between the parent and
+    the root, over which a key leads to its unit.
+    """
     link = neighbours.above.get(name)
     if job.tables[name].privacy_unit is not None:
         return job.tables[name].unit_settings
     columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], neighbours.rows[name])
     hops = unit_hops(job, neighbours, link)
+    # a key may lead to no unit, whose rows are then dropped
     drops = hops or "drop" in (job.tables[name].nulls, *((link.nulls, link.dangling) if link else ()))
     extra: dict[str, Any] = {"unit_through": hops} if hops else {}
     extra |= {"unit_nulls": "drop"} if drops else {}
@@ -368,7 +380,10 @@ def describe_public(attributes: Sequence[str]) -> str:
 
 
 def refusals(job: Job, neighbours: NeighbourRelation) -> list[str]:
-    """Return the data that a job refuses before its charge, besides values outside a domain."""
+    """Return the data that a job refuses before its charge, besides values outside a domain.
+
+    `keyed` are the private tables with a key.
+    """
     keyed = {name: section for name, section in job.tables.items() if section.key and not section.public}
     refused = {
         "a null key": [name for name, section in keyed.items() if section.nulls == "reject"],
@@ -385,6 +400,9 @@ def check_public_attributes(job: Job, sides: Sequence[str]) -> tuple[str, ...]:
 
     Raises JobError for a declaration of another table or attribute, and for an attribute of a side table in a join or
     link that is not declared.
+
+    `_uses` has the attributes of side tables that a link or join looks up: adding or removing a unit does not change
+    them, but they would be released without noise of their own.
     """
     stated = {}
     for table, section in job.tables.items():

@@ -65,6 +65,9 @@ def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     """Return the periods of a job as a date attribute, whose cells are the periods.
 
     Raises JobError if neither the domain file nor the folders of the data define them.
+
+    Each period must have a cell of its own, and every record exactly one period, so that the periods divide the
+    records.
     """
     name, domain = str(data.period), Domain.read(data.domain)
     dates = domain[name] if name in domain.names else _of_folders(data, settings)

@@ -26,6 +26,8 @@ def root_table(job: TablesOfJob) -> str:
     """Return the table whose rows are protected.
 
     Raises JobError if the job names none and there is not exactly one.
+
+    Rows of a child belong to those of their parent, so the root is the only private table that is no child.
     """
     private = private_tables(job)
     named = job.privacy.unit
@@ -54,6 +56,8 @@ def links_above(job: TablesOfJob, root: str) -> dict[str, LinkSection]:
     """Return for every table below the root the link by which its rows belong to a parent's, each after its parent.
 
     Raises JobError for a second such link of a table: its rows would belong to two units.
+
+    `below` are the root and the tables that it reaches from parent to child.
     """
     links = _between_private(job)
     below, new = set[str](), {root}
@@ -116,7 +120,11 @@ def pair_links(job: TablesOfJob, name: str) -> list[LinkSection]:
 
 
 def check_key_columns(job: TablesOfJob) -> None:
-    """Raise JobError for a key that foreign keys determine but that is not unique, or may be absent."""
+    """Raise JobError for a key that foreign keys determine but that is not unique, or may be absent.
+
+    `links` are those with a foreign key that has columns of the table's own key; `covered` are the columns of the key
+    that they determine. A key that is determined entirely must be unique by the links.
+    """
     for name in job.tables:
         links = key_links(job, name)
         for link in links:
@@ -131,6 +139,7 @@ def check_key_columns(job: TablesOfJob) -> None:
             covered.update(to_parent)
         if not links or set(job.key(name)) - covered:
             continue
+        # a parent with several children would give each of them the same key
         if len(links) == 1 and links[0].kind != "one-to-one":
             raise JobError(f"link {links[0].called}", f"{links[0].kind}, with the key of {name} as foreign key",
                            '"one-to-one", because each key occurs once', "set kind, or another key")  # fmt: skip

@@ -149,6 +149,8 @@ def _links(
     """Return the links of a job: one for each table of pairs, and one for each other relationship.
 
     If there are only links by pairs, between private tables, each protects both ends.
+
+    A table of pairs has two relationships and becomes one link; `_self` marks a relationship within one table.
     """
     links: list[dict[str, Any]] = []
     only_pairs = all(relation["child_table_name"] in pairs for relation in content.get("relationships", []))
@@ -182,7 +184,10 @@ def _self(one: Content) -> dict[str, Any]:
 def _link_of_pairs(
     name: str, found: list[dict[str, Any]], data: str | Path, public: Sequence[str], unit: str | None
 ) -> dict[str, Any]:
-    """Return the link of a table of pairs, whose parent is a private table, or that of the unit."""
+    """Return the link of a table of pairs, whose parent is a private table, or that of the unit.
+
+    The bound of 10 is a proposal, which the user has to check.
+    """
     ends = {relation["parent_table_name"]: relation for relation in found}
     private = [relation for relation in found if relation["parent_table_name"] not in public]
     to_parent = ends.get(unit or "") or (private or found)[0]

@@ -52,7 +52,11 @@ COUNTING_SHARE = 0.999  # of a search whose counts are the estimates: the rest m
 def search_budget(
     privacy: Privacy, stated_delta: float | None, searches: Sequence[Attribute], share: float = SHARE
 ) -> SearchBudget:
-    """Return the budget of searches that use a share of the squared mu. Raises JobError for one that permits none."""
+    """Return the budget of searches that use a share of the squared mu. Raises JobError for one that permits none.
+
+    The result has the squared μ of each search, the δ of each search by values, what
+    remains, the total, and the sum of δ.
+    """
     if not searches:
         return SearchBudget(Fraction(0), Fraction(0), privacy.budget, privacy.budget)
     if privacy.noise != GAUSSIAN:

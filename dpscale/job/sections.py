@@ -196,7 +196,10 @@ class Privacy(Settings):
 
     @property
     def budget(self) -> Budget:
-        """Upper limit of the cost of all draws: squared Gaussian-DP μ (twice the zCDP ρ), or pure ε."""
+        """Upper limit of the cost of all draws: squared Gaussian-DP μ (twice the zCDP ρ), or pure ε.
+
+        BELOW_ONE is a factor that keeps rounding from exceeding the stated ε. A zCDP ρ is μ²/2.
+        """
         from dpscale.privacy.conversion import gdp_mu
 
         if self.epsilon is not None and self.delta is None:
@@ -505,6 +508,8 @@ def add_part(workload: Workload, part: WorkloadSection, unit: Sequence[str] = ()
     """Add one table [[workload]] to a workload. Raises JobError for keys that do not fit its family.
 
     `unit` are the columns of the privacy unit, which SELECT statements may count.
+
+    Keys are checked before the family adds its queries, so that a message names the key of the job file.
     """
     if part.family == SELECT:
         _add_selects(workload, part, unit)

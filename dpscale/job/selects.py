@@ -29,6 +29,8 @@ MOST_BYTES = 1 << 20
 def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the content of a job with the text of its SQL files; relative paths start at `folder`.
 
+    Only statements need the tables of the job, so parts of other families stay as they are.
+
     Raises
     ------
     JobError
@@ -153,7 +155,10 @@ def _known(statement: Statement, table: str, tables: Mapping[str, Any]) -> str:
 
 
 def _join(statement: Statement, tables: Sequence[str], content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the attributes and links of a statement that joins tables."""
+    """Return the attributes and links of a statement that joins tables.
+
+    `known` are the tables and, by name, the tables of pairs; a statement names its tables by aliases.
+    """
     sections = content["tables"]
     pairs = {str(name): link for name, link in _links(content)}
     known = {**sections, **pairs}
@@ -220,7 +225,10 @@ def _key(columns: Any) -> tuple[str, ...]:
 
 
 def _is_key(join: Any, tables: Mapping[str, str], ends: Ends) -> bool:
-    """Return whether the condition of a JOIN is that the keys of two tables are equal."""
+    """Return whether the condition of a JOIN is that the keys of two tables are equal.
+
+    `ends` has, for the table that refers and the one that is referred to, the columns of the key, in the same order.
+    """
     (one, first), (other, second) = ends.items()  # both tables, with the columns of the key
     using = [column.name.lower() for column in join.args.get("using") or []]
     if using:

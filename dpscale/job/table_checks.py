@@ -13,7 +13,11 @@ MOST_CELLS = 1 << 27  # of all cross marginals of a published loop: 1 GiB
 
 
 def check_searches(job: TablesOfJob) -> None:
-    """Raise JobError for cells that no budget finds, or that could leave a link without a row at its end."""
+    """Raise JobError for cells that no budget finds, or that could leave a link without a row at its end.
+
+    A search by values uses an additive delta and may miss a rare value, whose records are then dropped if `outside` is
+    "drop".
+    """
     for name, domain in job.declared.items():
         if job.tables[name].public and domain.searches:
             raise JobError(f"tables.{name}.domain", f"cells of {domain.searches[0].name} that are not public, in a"
@@ -47,7 +51,10 @@ def check_counts(job: TablesOfJob, link: LinkSection, before: list[str]) -> None
 
 
 def check_order(job: TablesOfJob, link: LinkSection) -> None:
-    """Raise JobError for marginals of more attributes than both tables have, or of more cells than memory permits."""
+    """Raise JobError for marginals of more attributes than both tables have, or of more cells than memory permits.
+
+    `u` and `v` are the sizes of the attributes of both ends; the degree counts attributes of both ends and of counts.
+    """
     if link.mechanism != "published":
         return
     field, order = f"link {link.called}: degree", link.loop.order
@@ -62,7 +69,10 @@ def check_order(job: TablesOfJob, link: LinkSection) -> None:
 
 
 def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:
-    """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents."""
+    """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents.
+
+    `before` has the names of the links before this one, whose parents are known when the history is drawn.
+    """
     field, names = f"link {link.called}", job.declared[link.child].names
     if link.order and link.order[0] not in names:
         raise JobError(f"{field}: order_by", f"{link.order[0]!r}", f"an attribute of {link.child}: {', '.join(names)}",

@@ -133,7 +133,10 @@ class Account:
         return stated and self.with_table(stated)
 
     def with_table(self, protection: Protection, request: Protection | None = None) -> Protection:
-        """Return a privacy unit with the table that all releases for its column name, or else the request."""
+        """Return a privacy unit with the table that all releases for its column name, or else the request.
+
+        Two releases may name the same column of different tables; without exactly one table the unit stays without one.
+        """
         if protection.unit is None or protection.table:
             return protection
         tables = {row["unit_table"] for row in self.releases if row["unit"] == protection.unit}
@@ -391,6 +394,8 @@ def period_accounts(
     account: Account, by: str, periods: Periods = (), protects: Protection | None = None
 ) -> dict[str, Account]:
     """Return the accounts of months or years by label, in their order.
+
+    `renewing_now` has the kinds of period with a cap in force. A release without periods reads every one.
 
     Parameters
     ----------

@@ -182,6 +182,7 @@ class Ledger(PublicLedger):
 
         def act(db: Database) -> str | Account:
             """Return the state of the release, which is inserted; the account if a cap refuses it."""
+            # the same files may have been charged before under another name of the data set
             request = asked.at_recorded_name(db)
             state = request.state(db)
             if state:  # charged before
@@ -195,6 +196,7 @@ class Ledger(PublicLedger):
             return "reserved" if reserve else "admitted"
 
         self._store.check_writable()
+        # the ledger is verified first; to explain a refusal takes time, so it is done after the transaction
         answer = self._change(act, reserve, sound=True)
         if isinstance(answer, Account):
             raise asked.refusal(answer)

@@ -76,7 +76,11 @@ def sha256(content: object) -> str:
 
 
 def link_of(entry: str, row: Row, facts: Mapping[str, str], salt: str) -> Link:
-    """Return the link of a row, which contains the columns of its table and of its terms or protection."""
+    """Return the link of a row, which contains the columns of its table and of its terms or protection.
+
+    SHOWN and HIDDEN list the columns of an entry that a link states and hashes. Columns of later versions (NEWER) enter
+    only if they are set, so that links of older entries keep their digests.
+    """
     shown = {name: float(row[name]) if name in FLOATS and row.get(name) is not None else row.get(name)
              for name in SHOWN[entry]}  # fmt: skip
     shown |= {name: row[name] for name in NEWER[entry] if row.get(name) not in UNSET}
@@ -182,7 +186,11 @@ def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
 
 
 def findings(tables: Tables) -> Iterator[str]:
-    """Yield the faults of the chains: links that do not follow their predecessor and entries without a link."""
+    """Yield the faults of the chains: links that do not follow their predecessor and entries without a link.
+
+    `last` has the place and digest of the last link of each dataset. An entry is removed when its link is seen, so that
+    those that remain have none.
+    """
     entries, last = _entries(tables), dict[str, tuple[int, str]]()  # place and digest of each dataset's last link
     for link in tables["links"]:
         place, before = last.get(link["dataset"], (0, ""))

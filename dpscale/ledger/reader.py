@@ -220,6 +220,8 @@ class LedgerReader:
 
         Raises BudgetError if the ledger is damaged.
 
+        The head is the last link of the dataset's hash chain; ledgers before LINKED_VERSION have none.
+
         Parameters
         ----------
         dataset : str, optional

@@ -226,6 +226,8 @@ def refusal(
 ) -> BudgetError:
     """Return the error that states the requested, the remaining and the largest admissible epsilon.
 
+    `limits` have the cap, the history, and the number of group-privacy steps at which the request counts (`steps`).
+
     Parameters
     ----------
     account : Account
@@ -247,6 +249,7 @@ def refusal(
     where += f" in {account.period}" if account.period else f" by analyst {account.analyst!r}" * bool(account.analyst)
     limit = f"its cap of {cap}{_promise(account)}"
     more = cost.for_group(steps).delta
+    # an additive delta has its own limit, which a smaller epsilon does not help
     if more and history.delta + more > cap.additive:
         return _refused_delta(where, limit, cap, history, more)
 
@@ -376,6 +379,8 @@ class CapRequest:
         """Return the cap, in the currency of the dataset.
 
         The currency is that of the other caps; or that of the cap which this one replaces if something was released.
+
+        `_in_force` is the cap that this one replaces, if there is one.
         """
         replaced = self._in_force(account)
         others = [row for row in (*account.caps[-1:], *account.renewing_now.values(), *account.personal[-1:])

@@ -355,7 +355,10 @@ def insert_closed(db: Database, target: str, at: str = "") -> None:
 
 
 def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[str]:
-    """Return the faults of the rows: gaps in their numbers (removed rows), invalid costs and invalid states."""
+    """Return the faults of the rows: gaps in their numbers (removed rows), invalid costs and invalid states.
+
+    `last` has the number of the last row of each table, which the ledger counts independently of the rows.
+    """
     wrong = []
     for table in ROWS:
         if [row["seq"] for row in tables[table]] != list(range(1, last.get(table, 0) + 1)):
@@ -369,7 +372,10 @@ def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[
 
 
 def _fault(row: Row) -> str:
-    """Return what is wrong with the row of a release, as the end of a sentence; empty if nothing is."""
+    """Return what is wrong with the row of a release, as the end of a sentence; empty if nothing is.
+
+    The times of a release (reserved, committed, released) must be set up to its state and no further.
+    """
     try:
         positive = bool(cost_from_text(row["cost"]))
     except BudgetError:

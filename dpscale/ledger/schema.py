@@ -365,6 +365,9 @@ def _triggers(version: int) -> dict[tuple[str, str, int], str]:
     """Return (table, name, pg_trigger.tgtype) -> body of the trigger function.
 
     The type is a sum of flags: for each row, before, and the event.
+
+    KEPT refuses a change or removal, ONCE a second row, FORWARD every change of a release but that of its state, and
+    ONWARD a number that is not the next one.
     """
     rows = rows_of(version)
     tables = [table for table in TABLES if table in rows or table not in ROWS]
@@ -391,6 +394,8 @@ def server_tables() -> list[str]:
 
 def server_triggers(before: int | None = None) -> list[str]:
     """Return the statements that initialise the row numbers and create the triggers.
+
+    A trigger that already exists only needs its function replaced.
 
     Parameters
     ----------

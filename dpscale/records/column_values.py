@@ -96,7 +96,11 @@ class Numbers:
     large: Integers | None = None
 
     def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        """Return the results of an elementwise function of the exact values."""
+        """Return the results of an elementwise function of the exact values.
+
+        `values` are rounded in the rows where `large` is not zero; the function is therefore computed there again, from
+        the integers of `large`.
+        """
         found = function(self.values)
         if self.large is not None:
             apart = self.large != 0
@@ -203,7 +207,11 @@ def days(column: pa.Array, zone: str = "", form: str = "") -> Numbers | None:
 
 
 def _known(column: pa.Array, zone: str) -> Integers:
-    """Return the days of dates and times; 0 for nulls."""
+    """Return the days of dates and times; 0 for nulls.
+
+    A column of times has ticks of its unit since 1970 in UTC if it has a zone, else in local time. Arrow knows the
+    rules of a zone up to LAST_KNOWN only, so that `_offsets` computes the offset of later instants.
+    """
     kind = column.type
     if types.is_date32(kind):
         return _whole(column.cast(pa.int32()))
@@ -256,6 +264,9 @@ def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
     """Return the days since 1970 of texts of dates or times, with flags for what is missing or no date.
 
     Times with an offset are days in `zone`; `form` is a date format such as "%d.%m.%Y", empty for ISO 8601.
+
+    Parts of a moment are the groups of the regular expression: y, m, d, h, i and s for the second; z is the offset.
+    Only a time with an offset can have another day in `zone`.
     """
     if not form and (found := _iso_days(texts)) is not None:
         return Numbers(found, np.zeros(len(found), bool), np.zeros(len(found), bool))
@@ -279,7 +290,12 @@ def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
 
 
 def _date_parts(fields: pa.StructArray) -> dict[str, Integers]:
-    """Return year, month, day, hour, minute and second of parsed texts; the year is 0 where there is no date."""
+    """Return year, month, day, hour, minute and second of parsed texts; the year is 0 where there is no date.
+
+    `fields` has one column per group of the expression, named by its letter: b is the name of a month, which replaces
+    m. A year of two digits belongs to the 21st century if it is below CENTURY. A format without a day means the first
+    one.
+    """
     names = {field.name for field in fields.type}
     part = {name: _number(pc.struct_field(fields, name)) for name in "ymdhis" if name in names}
     if "b" in names:

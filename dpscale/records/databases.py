@@ -162,7 +162,10 @@ class Connection(ABC):
         return str(value)
 
     def ranges(self) -> list[tuple[Range, int]]:
-        """Return the ranges with their approximate numbers of bytes; the empty range is that of all rows."""
+        """Return the ranges with their approximate numbers of bytes; the empty range is that of all rows.
+
+        A range has about RANGE_ROWS rows if their numbers are spread evenly; there are at most MOST_RANGES ranges.
+        """
         if not (name := self.range_name):
             return [((), RANGE_ROWS * ROW_BYTES)]
         if not self.place and not pa.types.is_integer(self.kind(self.address.partition_by)):
@@ -189,7 +192,10 @@ def _open_ranges(ends: Sequence[int], size: int) -> list[tuple[Range, int]]:
 
 
 def _together(sets: Sequence[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
-    """Yield the sets of each statement."""
+    """Yield the sets of each statement.
+
+    A statement has at most MOST_TOGETHER sets and MOST_GROUPED columns.
+    """
     some, names = list[tuple[str, ...]](), set[str]()
     for one in sets:
         if some and (len(some) == MOST_TOGETHER or len(names.union(one)) > MOST_GROUPED):
@@ -252,6 +258,9 @@ class HashingConnection(Connection):
         """Yield counts of records by the values of sets of columns: (set, batch of values with counts).
 
         Several sets are one statement with GROUPING SETS, whose number says the set of each row.
+
+        GROUPING sets one bit per column that a row of the result is not grouped by; `known` finds the set by that
+        number.
         """
         for together in _together(sets):
             names = list(dict.fromkeys(name for columns in together for name in columns))

@@ -323,6 +323,8 @@ def _rounded(steps: NDArray[Any], values: NDArray[Any], exact: Callable[[Fractio
     """Return steps rounded to integers, ties up.
 
     Where an inexact step is near a tie, `exact` computes it from the decimal number that the value states.
+
+    `steps` are quotients of floats, so that a quotient within TIE of one half may be on the wrong side of it.
     """
     below = np.floor(steps)  # adding one half would round large numbers
     rest = steps - below
@@ -334,7 +336,11 @@ def _rounded(steps: NDArray[Any], values: NDArray[Any], exact: Callable[[Fractio
 
 
 def _steps(number: Number, values: NDArray[Any]) -> Integers:
-    """Return the number of steps from the low end to each clipped value, rounded; ties are rounded up."""
+    """Return the number of steps from the low end to each clipped value, rounded; ties are rounded up.
+
+    `number.low` and `number.high` are the ends as numbers of steps of `number.unit`, and `number.ends` are the same
+    ends in units of the column.
+    """
     if number.unit == 1 and values.dtype.kind in "iu":
         inside = np.clip(values, number.low, number.high)
         return _outside(number, inside.astype(np.int64) - number.low, inside == values)

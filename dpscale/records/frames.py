@@ -246,7 +246,11 @@ def content_of(table: pa.Table) -> str:
 
 
 def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
-    """Return the bytes of the non-null values, in order."""
+    """Return the bytes of the non-null values, in order.
+
+    A text column gives two arrays: the lengths of its texts and their bytes. Other columns give the bytes of their
+    values.
+    """
     whole = column.combine_chunks()
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
     if pa.types.is_null(whole.type):

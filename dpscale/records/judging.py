@@ -99,7 +99,11 @@ class Faults:
 
 
 def faults_of(partition: Partition, domain: Domain) -> Faults:
-    """Return all faults in a partition: missing columns, wrong types and refused values."""
+    """Return all faults in a partition: missing columns, wrong types and refused values.
+
+    A `Tally` counts the rows or files of one fault, under its key (attribute, fault). Values are checked only for
+    attributes whose columns exist and have a usable type.
+    """
     found, sound = Faults(), list[Attribute]()
     columns = domain.columns(domain.axis_names)
     present = set(partition.columns() if partition.format.lists_columns else columns)

@@ -154,6 +154,7 @@ def _check_lake_prefixes(urls: Iterable[str], found: Iterable[str]) -> None:
             raise _lake("iceberg", "/".join(parts[:-1]))
     for url in urls:
         above = re.split(r"[*?\[]", url, maxsplit=1)[0].rstrip("/").rpartition("/")[0]
+        # a path may point into a table: its log is then in a folder above
         while not above.endswith(("/", ":")):
             names = children(above)
             if kind := next((kind for kind, log in LOGS.items() if log in names), ""):
@@ -304,7 +305,11 @@ def common_root(paths: list[str], files: list[str]) -> str:
 
 
 def _common_prefix(paths: list[str], files: list[str]) -> str:
-    """Return the folder that all files on an object store have in common, above folders such as `year=2025`."""
+    """Return the folder that all files on an object store have in common, above folders such as `year=2025`.
+
+    `paths` are those of the job. A single path that is a folder of the files is the root itself. The loop leaves
+    folders of columns, and a root that is a file.
+    """
     scheme, names = files[0].partition("://")[0], [file.partition("://")[2] for file in files]
     asked = paths[0].partition("://")[2].rstrip("/")
     root = asked if len(paths) == 1 and names[0].startswith(asked + "/") else posixpath.commonpath(names)
@@ -329,6 +334,8 @@ def hive_columns(file: str, root: str) -> Fixed:
 def calendar_names(fixed: Fixed, dates: Set[str]) -> Fixed:
     """Return the columns with whole dates: month=01 below year=2024 is 2024-01, and month=2024-1 is too.
 
+    `parts` are year, month and day as far as a folder's name states them.
+
     Parameters
     ----------
     fixed : tuple of (str, str or None)
@@ -344,6 +351,7 @@ def calendar_names(fixed: Fixed, dates: Set[str]) -> Fixed:
             known = [str(value)]
         elif parts is not None:
             stated = [part.zfill(2) for part in parts.groups() if part is not None]
+            # a name with a year restarts the date; a bare number continues that of the folders above, up to a day
             known = stated if parts[1] else [*known, *stated][:3] if known and len(stated) == 1 else []
             value = "-".join(known) if known and name in dates else value
         found.append((name, value))

@@ -98,12 +98,15 @@ def _compiled(function: Callable[..., Any]) -> Any:
 def _scan(data: Bytes, begin: int, steps: NDArray[np.int16], stack: Bytes, tokens: Integers32) -> int:
     """Check whole lines and find the tokens of their objects; return the number of tokens, or the fault of a line.
 
+    The actions and the table `steps` are those of `_tables`: the next state in the lowest STATE_BITS bits, the action
+    above them. `depth` is the number of open brackets.
+
     Parameters
     ----------
     data : ndarray of uint8
     begin : int
         Start of the first line.
-    steps : ndarray of uint16, shape (states * 256,)
+    steps : ndarray of int16, shape (states * 256,)
     stack : ndarray of uint8
         Space for the open brackets.
     tokens : ndarray of int32
@@ -170,7 +173,11 @@ def _collect(
 
 
 def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
-    """Replace the escape sequences of keys and texts in place; a lone surrogate becomes U+FFFD."""
+    """Replace the escape sequences of keys and texts in place; a lone surrogate becomes U+FFFD.
+
+    Text never becomes longer, so that `out` (where the next byte is written) never passes `place` (where it is read).
+    `high` is the end of the U+FFFD that replaced a first surrogate, and `lead` has that surrogate's ten bits.
+    """
     for member in range(len(kinds)):
         for flag, column in ((ESCAPED_KEY, KEY), (ESCAPED, VALUE)):
             if not kinds[member] & flag:
@@ -191,6 +198,7 @@ def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
                 if byte == ord("u"):
                     code = np.int64(0)
                     for digit in data[place : place + 4]:
+                        # hexadecimal digit: letters, whose codes have bit 6 set, have 1 to 6 in the lowest bits
                         code = code << 4 | ((digit & 15) + 9 * (digit >> 6))
                     place += 4
                 else:
@@ -209,6 +217,7 @@ def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
                     data[out + index] = 0x80 | (code & 0x3F)
                     code >>= 6
 
+                # the lead byte of UTF-8 has as many ones as bytes, followed by a zero
                 data[out] = code | ((0xF00 >> size) & 0xF0 if size > 1 else 0)
                 out += size
 
@@ -221,6 +230,9 @@ def _match(data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: 
     The keys of the first `columns` members are the requested columns. `slots` is an empty hash table (-1) of members,
     in which those of earlier objects count as absent. The output `found` of shape (columns, rows) is -1 as before where
     an object lacks a column.
+
+    `spans` has the start and end of each member's key and value in `data`; the members of row r are those from rows[r]
+    up to rows[r + 1]. The row -1 of the loop enters the requested columns themselves as keys.
     """
     mask = len(slots) - 1
     for row in range(-1, len(rows) - 1):
@@ -234,6 +246,7 @@ def _match(data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: 
 
             while True:
                 other = slots[slot]
+                # free, or occupied by a member of an earlier object
                 if other < 0 or columns <= other < first:
                     slots[slot] = member
                     break
@@ -259,6 +272,9 @@ def _gather(data: Bytes, spans: Integers32, kinds: Bytes, column: int, members: 
     """Copy the keys or the values of members, which `column` selects.
 
     `valid` is set to False for nulls: members that are -1, null and NaN.
+
+    `members` has the member of each row, -1 if it is absent. The texts are written to `out` one after the other, and
+    `offsets` has their starts and the end of the last one, as in an Arrow array of texts.
     """
     total = 0
     for row in range(len(members)):
@@ -286,6 +302,8 @@ class _Block:
         self.path, self.columns = path, len(columns)
         text.decode()  # refuses bytes that are not UTF-8
         names = [name.encode() for name in columns]
+        # the names of the columns come before the lines, so that a requested column is a member like those of the
+        # objects; each member has a colon, so that the number of colons bounds that of members
         self.data = np.frombuffer(bytearray(b"".join([*names, text])), np.uint8)
         begin, most = sum(map(len, names)), len(names) + text.count(b":") + 1
         self.spans, self.kinds = np.zeros((most, 4), np.int32), np.zeros(most, np.uint8)
@@ -299,6 +317,7 @@ class _Block:
 
         count = _compiled(_collect)(tokens[:count], effects, rows, self.spans, self.kinds, len(names))
         self.rows = rows[: count + 1]
+        # a flag above TEXT: some key or text has an escape sequence
         if (self.kinds > TEXT).any():
             _compiled(_unescape)(self.data, self.spans, self.kinds)
 
@@ -374,7 +393,11 @@ class OpenNdjson(OpenFile):
                 yield pa.RecordBatch.from_pydict(arrays or {"": pa.nulls(members.shape[1])})
 
     def _lines(self, start: int, end: int | None) -> Iterator[bytes]:
-        """Yield the lines that start in a range of bytes, about BLOCK_BYTES at a time."""
+        """Yield the lines that start in a range of bytes, about BLOCK_BYTES at a time.
+
+        `rest` is the incomplete line at the end of the last block, `cut` the end of the last line that starts in the
+        range, and `first` whether the next lines are the first of the file, which may follow a byte order mark.
+        """
         place, rest, last = max(start - 1, 0), b"", False
         skip, first = start > 0, start == 0  # the line of the byte before the range is another range's
         with streamed(self.path) as file:

@@ -86,6 +86,9 @@ def _columns_of(request: _PageRequest) -> Columns:
     """Return what the loops over pages need to know of each column: type, place, nulls, cells and range of values.
 
     Columns with a type or an attribute that the loops cannot decode are left out.
+
+    Per column: its place in the file, whether it has nulls, the number of its codes, the cell of a null (negative
+    without one), whether a cell is an integer minus the low end, and (bytes of a value, unsigned, low, high).
     """
     schema, domain = request.schema, request.domain
     places = {name: place for place, name in enumerate(schema.names)}
@@ -141,6 +144,7 @@ def stored(kind: pa.DataType) -> np.dtype[Any] | None:
 
 
 CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}  # CompressionCodec of the Parquet format
+# by the number of a codec in the format, which has three bits
 KNOWN = np.array([codec in CODECS for codec in range(8)])
 WINDOW_VALUES = 1 << 24
 Cells = NDArray[Any]
@@ -166,6 +170,9 @@ class Group:
 
     A window is first decoded to unsigned codes. Columns with a dictionary entry that has no cell, or with a null that
     has none, are decoded to signed cells instead, so that `encode` checks each row.
+
+    `_firsts` has the first row of each page in the row group. `odd`, in the constructor, is the state of each column
+    chunk (see `headers.page_table`): columns with another state than FINE are left to pyarrow.
     """
 
     def __init__(self, source: Any, data: pa.Buffer, number: int, names: Sequence[str], domain: Domain) -> None:
@@ -195,7 +202,11 @@ class Group:
         self._window: dict[str, Cells] = {}
 
     def take(self, rows: int) -> dict[str, Cells]:
-        """Return the columns of the next rows, decoded one window at a time."""
+        """Return the columns of the next rows, decoded one window at a time.
+
+        `_span` has the rows (begin, end) of the window that `_window` contains, and `_next` is the first row that was
+        not taken.
+        """
         if not self.ours:
             return {}
 
@@ -216,11 +227,16 @@ class Group:
         return found | (self._filled(jobs, careful, end - begin, np.dtype(np.int32)) if careful.any() else {})
 
     def _jobs(self, begin: int, end: int) -> Integers:
-        """Return the parts of pages to decode for a window, shape (jobs, JOB_FIELDS)."""
+        """Return the parts of pages to decode for a window, shape (jobs, JOB_FIELDS).
+
+        The columns of a job are named in `parquet.values`: bytes of the page, rows to take of it, row of the output and
+        where they start there, table of the dictionary's cells, and the cell of a null.
+        """
         lasts = self._firsts + self._pages[:, headers.VALUES]
         mine = np.flatnonzero((self._firsts < end) & (lasts > begin))
         pages, firsts, tables = self._pages[mine], self._firsts[mine], self._tables
         columns = pages[:, headers.COLUMN]
+        # the pages of the last window are decompressed already
         if (mine[0], mine[-1]) != self._within or len(mine) != len(self._places):
             self._held, self._places = self.decompressed(pages)
             self._within = (mine[0], mine[-1])
@@ -237,7 +253,11 @@ class Group:
         return jobs
 
     def _filled(self, jobs: Integers, wanted: NDArray[np.bool_], rows: int, width: np.dtype[Any]) -> dict[str, Cells]:
-        """Return the decoded columns by name; unsigned codes omit columns with a null that has no cell."""
+        """Return the decoded columns by name; unsigned codes omit columns with a null that has no cell.
+
+        `wanted` marks the columns to decode, `rows` is the length of the window, and `width` the type of the output. In
+        unsigned codes no number is free for a null without a cell, so NO_CELL makes the loop report it.
+        """
         mine, columns = jobs[wanted[jobs[:, loops.ROW]]], np.flatnonzero(wanted)
         mine[:, loops.ROW] = (np.cumsum(wanted) - 1)[mine[:, loops.ROW]]
         if width.kind == "u":
@@ -251,7 +271,10 @@ class Group:
         return {self.ours[column]: out[row] for row, column in enumerate(columns) if row not in null}
 
     def decompressed(self, pages: Integers) -> tuple[Bytes, Integers]:
-        """Return the decompressed bytes of pages and the start of each page in them."""
+        """Return the decompressed bytes of pages and the start of each page in them.
+
+        The page table is that of `headers.page_table`. pyarrow decompresses every codec except none and Snappy.
+        """
         ends = np.cumsum(pages[:, headers.LENGTH])
         places, out = ends - pages[:, headers.LENGTH], np.empty(ends[-1] + headers.TAIL, np.uint8)
         codecs = self.codecs[pages[:, headers.COLUMN]]
@@ -280,7 +303,11 @@ class Group:
 
 
 class _Tables:
-    """Cells of the entries of every column's dictionary, concatenated, and the cells of nulls."""
+    """Cells of the entries of every column's dictionary, concatenated, and the cells of nulls.
+
+    `entries` and `starts` are the number and the first place of each column's entries in `cells`; `careful` marks
+    columns with an entry that has no cell.
+    """
 
     def __init__(self, group: Group, pages: Integers, domain: Domain) -> None:
         columns, mine = group.columns, group.mine

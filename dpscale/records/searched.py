@@ -150,6 +150,9 @@ def step_values(attribute: Attribute, column: pa.Array) -> tuple[Integers, Integ
 
     Steps of bins are rounded down, those of a number to the nearest one, and clipped to 64 bits and to public ends.
 
+    A step is the number of a multiple of the search's unit. `large` has the exact integers of a column of floats that
+    64-bit floats cannot represent; the steps of those rows are computed again from them.
+
     Parameters
     ----------
     attribute : Attribute
@@ -191,7 +194,11 @@ def field_name(attribute: Attribute) -> str:
 
 
 def _steps(attribute: Attribute, values: NDArray[Any]) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return the steps of values, and which are beyond 64 bits."""
+    """Return the steps of values, and which are beyond 64 bits.
+
+    A step is the value divided by the unit, rounded to the nearest integer for a number and down for bins. The unit is
+    a fraction.
+    """
     nearest = isinstance(attribute, Number)
     unit = attribute.unit if isinstance(attribute, Number) else _search(attribute).unit
     if values.dtype.kind in "iu" and unit == 1:
@@ -206,6 +213,7 @@ def _steps(attribute: Attribute, values: NDArray[Any]) -> tuple[Integers, NDArra
         return (below + (bounded - below >= 0.5)).astype(np.int64), beyond
 
     edge = below * unit.numerator / unit.denominator  # as the edges of bins, which are compared with the values
+    # the division may have rounded over an edge: one step back or forward puts the value between its edges
     below -= floats < edge
     below += floats >= (below + 1) * unit.numerator / unit.denominator
     return np.clip(below, -FLOAT_END, np.nextafter(FLOAT_END, 0)).astype(np.int64), beyond
@@ -240,13 +248,17 @@ def value_codes(attribute: Attribute, column: pa.Array) -> tuple[NDArray[np.uint
 
     Rows of a privacy unit that a search counts differently have different codes: numbers have distinct codes, texts
     a hash. They are not secret and never leave a task.
+
+    The code of a text without an entry is UNFOUND, that of a null EMPTY_TEXT; a row without an entry has the index -1.
     """
     if isinstance(attribute.search, ValueSearch | NodeSearch):
         found = text_entries(attribute, column)
         words = [0 if one is None else _hash(one) for one in found.texts.to_pylist()]
+        # UNFOUND is the last word, so that the index -1 selects it
         codes, none = np.array([*words, UNFOUND], np.uint64)[found.rows], EMPTY_TEXT
         return np.where(found.states == EMPTY, np.uint64(none), codes), found.states
     steps, states = step_values(attribute, column)
+    # a null has the code of the smallest 64-bit integer, -2^63
     return np.where(states == EMPTY, np.uint64(1 << 63), steps.view(np.uint64)), states
 
 

@@ -115,7 +115,10 @@ class ColumnSummary:
         return [one for one in fitting if one.foreign == fewest]
 
     def numeric_kind(self) -> dict[str, Any]:
-        """Return integers if there are few, otherwise bins."""
+        """Return integers if there are few, otherwise bins.
+
+        Bins of equal width are replaced if one of them has more than the share SKEWED of the sampled numbers.
+        """
         low, high, span = self.low, self.high, self.high - self.low
         if self.whole and span < MOST_INTEGERS and max(-low, high) < EXACT - 5:
             if span >= EXACT_INTEGERS:
@@ -253,7 +256,11 @@ def round_edges(low: float, high: float, whole: bool = False) -> list[float]:
 
 
 def growing_edges(sample: np.ndarray[Any, Any], low: float, high: float) -> list[float]:
-    """Return edges 1, 2, 5, 10, 20, … times a power of ten on each side of zero, for a skewed column."""
+    """Return edges 1, 2, 5, 10, 20, … times a power of ten on each side of zero, for a skewed column.
+
+    The first edge is near the 5 % quantile of the absolute values. Without room for 1, 2 and 5 only powers of ten are
+    used. On each side the series ends with the first edge at or beyond the extreme value.
+    """
     sizes = np.abs(sample[sample != 0])
     least, most = _exponent(Fraction(repr(float(np.quantile(sizes, 0.05))))), max(-low, high)
     for digits in ((1, 2, 5), (1,)):
@@ -348,6 +355,9 @@ class Sketch:
 
     def text(self, reviewed: bool = False) -> str:
         """Return the domain file, with a privacy warning at the top and at most 150 lines for 120 columns.
+
+        Several forms of the attributes, from the most readable one to the shortest, are tried until the file has at
+        most MOST_LINES lines. The numbers are left out if they do not fit.
 
         Parameters
         ----------
@@ -555,7 +565,10 @@ def draft_number(name: str, seen: ColumnSummary, bins: Mapping[str, Any]) -> dic
 def _file_summaries(
     path: str, dialect: Dialect, lake: str, columns: Sequence[str]
 ) -> tuple[dict[str, ColumnSummary], RuleSummary, dict[str, str]]:
-    """Read the table once and return the summary of each column, of rules between them, and columns without a name."""
+    """Read the table once and return the summary of each column, of rules between them, and columns without a name.
+
+    Columns are those of every file if the files list theirs by key, else those of the first file.
+    """
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     listing = table.partitions[: 1 if table.partitions[0].format.lists_columns else None]
     known = [name for partition in listing for name in partition.columns()]
@@ -615,7 +628,11 @@ def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
 
 
 def _draft_texts(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
-    """Return an attribute of texts, or the reason why they cannot be one."""
+    """Return an attribute of texts, or the reason why they cannot be one.
+
+    `seen.prefixes` has the distinct first letters of the texts by their number. The longest prefix with at most
+    MOST_VALUES values is proposed, for texts that look like codes.
+    """
     values, nulls = sorted(seen.texts - {OUTSIDE_LABEL, NULL_LABEL}), "category" if seen.null_text else "reject"
     if not values:
         return "nothing but nulls"
@@ -653,7 +670,11 @@ def _snake(name: str) -> str:
 
 
 def _is_unique(name: str, seen: ColumnSummary) -> bool:
-    """Return whether a column has a different value in every row and is no measurement."""
+    """Return whether a column has a different value in every row and is no measurement.
+
+    A column with a distinct value in each row is an id if it is named like one or has texts, if its whole numbers fill
+    their range, or if they all have the same large number of digits.
+    """
     if seen.rows < FEWEST_IDS or len(seen.distinct) < seen.rows:
         return False
     if _prose(seen):

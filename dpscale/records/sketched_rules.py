@@ -47,7 +47,11 @@ class RuleSummary:
         return [(a, b, c) for a, b in combinations(few, 2) for c in few if c not in (a, b)]
 
     def add(self, batch: Mapping[str, pa.Array]) -> None:
-        """Compare the columns of a batch."""
+        """Compare the columns of a batch.
+
+        `above[a, b]` states whether column a exceeded column b in some row, `rows[a, b]` counts the rows with both, and
+        `sums` has the candidate triples (a, b, c) of a + b = c with their rows.
+        """
         columns = [self._values(at, batch[name]) for at, name in enumerate(self.names)]
         if not columns:
             return
@@ -80,6 +84,9 @@ class RuleSummary:
 
     def rules(self, drafts: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the rules between attributes of a draft.
+
+        A rule needs at least FEWEST rows. An order that ranges imply, or that two other orders imply (`between @
+        between`), is left out.
 
         Parameters
         ----------
@@ -115,7 +122,10 @@ def _pairs(flags: Flags) -> list[tuple[int, int]]:
 
 
 def _sum_rows(values: Floats, triple: tuple[int, int, int]) -> int:
-    """Return the number of rows with three values, of which two sum to the third; -1 if some do not."""
+    """Return the number of rows with three values, of which two sum to the third; -1 if some do not.
+
+    A sum with a constant zero is no rule. ROUNDING is the relative tolerance of floats.
+    """
     first, second, whole = (values[:, at] for at in triple)
     distance = np.abs(first + second - whole)
     known = ~np.isnan(distance)

@@ -143,7 +143,11 @@ class Partition:
             return self.format.row_bound(self.path, self.dialect)
 
     def pieces(self) -> list[Partition]:
-        """Return this partition, split into the parts of its file if it is large."""
+        """Return this partition, split into the parts of its file if it is large.
+
+        Parts are runs of consecutive row groups with at least SPLIT_ROWS rows, except the last; their sizes are
+        estimated by the number of row groups.
+        """
         if not self.format.splittable or self.size() < SPLIT_BYTES:
             return [self]
 
@@ -181,7 +185,11 @@ class Partition:
     def unfiltered(
         self, columns: Sequence[str], ids: str = "", domain: Domain | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the named columns of all rows, ignoring the filter."""
+        """Yield the named columns of all rows, ignoring the filter.
+
+        `fixed` are the columns that the path states or that are null in this file, `both` those in the path and in the
+        file, which must agree. If no column is in the file, the first one is read, for the number of rows.
+        """
         fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path, self.dialect.format):
             source = self.source()

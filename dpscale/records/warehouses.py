@@ -93,7 +93,11 @@ class RowSums:
         self.content = RangeContent(0, (0, 0), 0)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of a batch."""
+        """Add the rows of a batch.
+
+        The hash of a row has two 64-bit words. Their sums do not depend on the order of rows; the sum of the second
+        word times an odd number of the place does.
+        """
         hashes = [divmod(row_hash(row), WORD) for row in zip(*batch.to_pydict().values(), strict=True)]
         first, second = (sum(words) % WORD for words in zip((0, 0), *hashes, strict=True))
         known = self.content

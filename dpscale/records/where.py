@@ -135,7 +135,10 @@ def select_rows(
 
 
 def reduce_filter(where: Where, fixed: Mapping[str, str | None]) -> Where | None:
-    """Return the conditions not decided by the columns that a file's path fixes; None if no row can match."""
+    """Return the conditions not decided by the columns that a file's path fixes; None if no row can match.
+
+    `fixed` has the text of each column that a folder states, such as year=2025; all rows of the file have that value.
+    """
     decided = [condition for condition in where.conditions if condition.column in fixed]
     if not decided:
         return where

@@ -57,9 +57,11 @@ def stated_programs(plans: Mapping[str, Plan], names: Mapping[str, str]) -> Fiel
     for part, plan in plans.items():
         if not is_certifiable(plan) or not {one.digest for own in plan.blocks.strategies for one in own} <= set(names):
             continue
+        # (set, number of residual spaces, trace, programs), without programs if one would be too large
         for _, spaces, _, found in spaces_of(plan):
             large += spaces * (found is None)
             for one in found or ():
+                # equal residual matrices with equal factors are one program, in whichever part they occur
                 programs.setdefault((one.key, *(factor.digest for factor in one.factors)), (part, one))
 
     work, stated = 0, []

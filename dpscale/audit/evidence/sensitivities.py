@@ -581,7 +581,14 @@ def largest_path(nodes: Sequence[tuple[str, Fraction]]) -> Fraction:
 
 
 def factor_of(outer: Fields, laplace: bool) -> int:
-    """Return the cost of all rows of an integer matrix in units of one row's; it must be lower-triangular."""
+    """Return the cost of all rows of an integer matrix in units of one row's; it must be lower-triangular.
+
+    `rows` is the matrix R of the module's docstring, row t with the entries of periods 0 to t, and `together` the
+    number k of periods that one unit changes. A row alone changes by 1, so the cost is that of all rows relative to a
+    single draw.
+
+    The unit is the cost of one draw of K x_s with the same noise, so the result is the factor of R.
+    """
     rows, together = outer["rows"], outer["together"]
     whole = all(isinstance(value, int) and not isinstance(value, bool) for row in rows for value in (*row, together))
     if not whole or not rows or together < 1 or any(len(row) != t + 1 or row[t] <= 0 for t, row in enumerate(rows)):
@@ -594,8 +601,11 @@ def largest_cost(rows: Sequence[Sequence[int]], together: int) -> int:
 
     `rows` is the lower triangular matrix R of integers over periods, k = `together` the number of periods with records
     of one unit. The upper bound takes for each column the k − 1 largest products with others.
+
+
     """
     number = len(rows)
+    # row t ends at period t: the column of period s has entries from row s on
     columns = [[rows[t][s] for t in range(s, number)] for s in range(number)]
     if together == 1:
         return max(sum(value * value for value in own) for own in columns)

@@ -75,6 +75,9 @@ def _unsure(schemas: Sequence[Any]) -> dict[str, str]:
     """Return the columns that cannot be read by name, with the reason.
 
     These are names shared by two fields, renamed fields, and fields with a default.
+
+    `schemas` are those up to the snapshot's. A field keeps its id when it is renamed, so a name with two ids or an id
+    with two names is ambiguous.
     """
     named: dict[str, set[int]] = {}
     called: dict[int, set[str]] = {}

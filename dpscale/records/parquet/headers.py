@@ -63,7 +63,13 @@ def varint(data: Array, at: Int, end: Int) -> tuple[Int, Int]:
 
 @njit(cache=True, nogil=True)
 def _number(data: Array, at: Int, end: Int, kind: Int, listed: bool) -> tuple[Int, Int]:
-    """Return a scalar of a Thrift type, if it is an integer or boolean, and the next position."""
+    """Return a scalar of a Thrift type, if it is an integer or boolean, and the next position.
+
+    The kinds are those of Thrift's compact protocol: 1 and 2 true and false, 3 a byte, 4 to 6 integers, 7 a double, 8
+    bytes or a text. Integers are zigzag numbers. Values that are no integer or boolean are skipped and give 0; a
+    position of -1 is a failure.
+    """
+    # see the kinds above
     if kind <= 2:  # the type itself states true or false, except in lists
         return 2 - kind, at + listed
     if kind == 3:
@@ -162,7 +168,11 @@ def chunk_table(data: Array, row_groups: Int, columns: Int) -> NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def largest_page(data: Array, start: Int, values: Int) -> Int:
-    """Return the largest number of unpacked bytes of a page of a column chunk; -1 if the chunk is damaged."""
+    """Return the largest number of unpacked bytes of a page of a column chunk; -1 if the chunk is damaged.
+
+    The fields of a page header are those of parquet.thrift: struct 0 has the kind (1), the unpacked bytes (2) and the
+    packed bytes (3); structs 5 and 8 are data pages of version 1 and 2, whose field 1 is the number of values.
+    """
     found, at, end, seen, largest = np.empty((1, 10, 10), np.int64), start, len(data) - TAIL, 0, 0
     fields = found[0]
     while seen < values:
@@ -181,6 +191,8 @@ def largest_page(data: Array, start: Int, values: Int) -> Int:
 @njit(cache=True, nogil=True)
 def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: Array) -> Integers:
     """Return the pages of column chunks in order, shape (pages, FIELDS).
+
+    Header fields are those of `largest_page`; struct 7 is a dictionary page.
 
     Parameters
     ----------
@@ -226,11 +238,13 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
 
             if kind == DATA:
                 page[VALUES], page[ENCODING] = fields[5, 1], fields[5, 2]
+                # definition levels in another encoding than runs
                 if fields[5, 3] != RUNS:
                     odd[c] = OTHER
             elif kind == DATA2:
                 page[VALUES], page[ENCODING] = fields[8, 1], fields[8, 4]
                 page[LEVELS], page[COMPRESSED] = fields[8, 5], fields[8, 7] != 0
+                # repetition levels, which lists have, or an invalid length of the definition levels
                 if fields[8, 6] > 0 or page[LEVELS] < 0 or page[LEVELS] > packed:
                     odd[c] = OTHER
             elif kind == DICTIONARY:

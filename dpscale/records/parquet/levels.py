@@ -53,6 +53,9 @@ def level_bits(data: Array, at: Int, end: Int, count: Int, bits: Array) -> bool:
     """Decode `count` levels into the words `bits`; return False if the data end too early.
 
     `bits` must be zero and have two more words than needed.
+
+    The head of a run is a varint: with a lowest bit of 1 the rest counts groups of eight packed bits, else it counts
+    repetitions of the bit in the next byte. `at` is the position of the next byte.
     """
     done: Int = 0
     while done < count:
@@ -96,7 +99,10 @@ def _bits(bits: Array, at: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def ones_before(bits: Array, count: Int) -> Int:
-    """Return the number of ones among the first `count` bits."""
+    """Return the number of ones among the first `count` bits.
+
+    `bits` are words of 64 bits, lowest first. Whole bytes are counted by the last column of MOVES.
+    """
     found = U(0)
     for byte in range(0, count - 7, 8):
         found += MOVES[(bits[byte >> 6] >> U(byte & 63)) & U(255), 4]
@@ -110,6 +116,9 @@ def expand(bits: Array, first: Int, count: Int, values: Array, null: Int, out: A
     """Write values to those of `count` rows, from bit `first` on, whose bit is one; write `null` to the others.
 
     `values` must have eight more entries than are used.
+
+    Words of 64 rows are expanded eight rows at a time if a value has one byte; the remaining rows follow singly. `k` is
+    the place of the next value.
     """
     done, k = U(0), U(0)
     if out.itemsize == 1:
@@ -125,7 +134,11 @@ def expand(bits: Array, first: Int, count: Int, values: Array, null: Int, out: A
 def _by_bytes(
     bits: Array, first: np.uint64, words: Int, values: Array, null: np.uint64, out: Array
 ) -> tuple[np.uint64, np.uint64]:
-    """Expand one-byte codes in groups of eight; return the numbers of rows and values done."""
+    """Expand one-byte codes in groups of eight; return the numbers of rows and values done.
+
+    `moved` has the next eight values in its bytes. Each step moves those that the mask marks by 4, 2 or 1 bytes, so
+    that every value is at its row; the bytes of null rows are replaced afterwards.
+    """
     nulls, k = null * U(0x0101010101010101), U(0)
     for group in range(U(words)):
         row, left = group << U(6), _bits(bits, first + (group << U(6)))
@@ -159,7 +172,11 @@ AS_IT_IS, SNAPPY, GIVEN = 0, 1, 2  # compression: none, Snappy, or decompressed 
 
 @njit(cache=True, nogil=True)
 def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: Int) -> bool:
-    """Decompress a Snappy block; return False if it is invalid or has another length."""
+    """Decompress a Snappy block; return False if it is invalid or has another length.
+
+    Each element begins with a tag whose lowest two bits are its kind: 0 is a literal, the others copies from `back`
+    bytes before, with a distance in 1, 2 or 4 bytes. A literal's length above 60 is in the next 1 to 4 bytes.
+    """
     stated, at = varint(data, at, end)
     done: Int = 0
     wide = np.array([0, 1, 2, 4])
@@ -193,6 +210,7 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
             if back < 1 or back > done or count > length - done:
                 return False
 
+            # eight bytes at a time, which may write up to seven bytes past the copy; a shorter distance overlaps itself
             if back >= 8 and done + count + 8 <= length:
                 for step in range(0, count, 8):
                     place = U(start + done + step)
@@ -211,6 +229,9 @@ def unpack(data: Array, pages: Integers, places: Integers, how: Int, values: Arr
     """Write the decompressed bytes of pages to `out`; return False if a page has another length than stated.
 
     `values` contains the concatenated contents of compressed pages if `how` is GIVEN.
+
+    Each page has `LEVELS` bytes of definition levels, or -1 if they are compressed with its values. `how` is SNAPPY,
+    GIVEN or AS_IT_IS for pages without compression, and `places` are the starts of the pages in `out`.
     """
     at = 0
     for p in range(len(pages)):

@@ -75,7 +75,10 @@ NO_CELL = -(1 << 20)  # marks a null that has no cell
 
 @njit(cache=True, nogil=True)
 def _groups(data: Array, at: Int, width: Int, groups: Int, table: Array, out: Array) -> Int:
-    """Decode whole groups of values of up to 8 bits with a table of 256 entries; return the largest value."""
+    """Decode whole groups of values of up to 8 bits with a table of 256 entries; return the largest value.
+
+    A group of eight values has `width` bytes, because each value has `width` bits.
+    """
     place, bits, mask, largest = U(at), U(width), (U(1) << U(width)) - U(1), U(0)
     for g in range(U(groups)):
         group = word(data, place + g * bits)
@@ -103,7 +106,10 @@ def _singly(data: Array, at: Int, width: Int, first: Int, count: Int, table: Arr
 def _unpacked(
     data: Array, at: Int, width: Int, first: Int, count: Int, table: Array, entries: Int, packs: Array, out: Array
 ) -> bool:
-    """Decode values of packed groups, starting at `first`, with the table; return False if one exceeds its entries."""
+    """Decode values of packed groups, starting at `first`, with the table; return False if one exceeds its entries.
+
+    The values up to the next multiple of eight and the last ones, which are no whole groups, are decoded singly.
+    """
     if width > NARROW:
         return _singly(data, at, width, first, count, table, entries, out)
 
@@ -130,6 +136,9 @@ def _runs(
     """Skip `skip` values of a hybrid of runs and decode the next `count` with the table.
 
     Returns False if the data end too early or a value is not in the table, which has at least 256 entries.
+
+    The head of a run is a varint: with a lowest bit of 1 the rest counts packed groups of eight values, else it counts
+    repetitions of one value of `whole` bytes.
     """
     done, whole, packs = 0, (width + 7) // 8, packs_of(table, entries, width, count, out)
     while done < count:
@@ -186,6 +195,9 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
 
     `job` has integers by name: where the page is in `data`, which rows to take, where they go and which table decodes
     them. Nullable columns have definition levels before the codes.
+
+    The length of the levels is in the page header (version 2) or, if LEVEL_BYTES is negative, in the four bytes before
+    the levels. The first byte of the values is the number of bits of a code, at most 32.
     """
     at, end, first, taken, start = job[AT], job[END], job[FIRST], job[TAKEN], job[START]
     entries = job[ENTRIES]
@@ -217,7 +229,10 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
 
 @njit(cache=True, nogil=True)
 def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: Array, out: Array) -> Int:
-    """Decode a page in which some values are null."""
+    """Decode a page in which some values are null.
+
+    `before` and `mine` are the numbers of values that are not null among the first rows and among those taken.
+    """
     first, taken = job[FIRST], job[TAKEN]
     bits = np.zeros((first + taken) // 64 + 3, np.uint64)
     if not level_bits(data, levels, at, first + taken, bits):

@@ -60,16 +60,22 @@ def synthetic_codes(run: TablePart) -> NDArray[np.int32]:
 
 
 def sample_links(run: LinkedTables, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
-    """Return sampled links as rows of the parent and of the child, shape (links, 2)."""
+    """Return sampled links as rows of the parent and of the child, shape (links, 2).
+
+    A side has its distinct `profiles` and, in `of`, the profile of each row; u is the parent and v the child. `having`
+    are the children that have a link, and `chances[i, j]` is the probability of a link between profiles i and j.
+    """
     (u, v), stream = sides, PublicStream(run.manifest["release"], f"who has links {link.called}")
     having = np.arange(v.rows)
     if link.nulls == "keep":  # a random subset of children, one per link
         having = np.sort(stream.permutation(v.rows)[: int(min(round(measured.links), v.rows))])
         if measured.chances is not None:  # of the profiles that remain, in their order
             measured = replace(measured, chances=measured.chances[:, np.unique(v.of[having])])
+        # a child side of the chosen rows only, whose row numbers are mapped back below
         v = Side.made(v.profiles[v.of[having]], v.sizes)
     pairs = Drawing(run, link, (u, v), measured).rows()
     pairs[:, 1] = having[pairs[:, 1]]
+    # a foreign key (no table `via`) has one parent for each child, which the exchange must keep
     return remove_loops(pairs, sides[1].of, stream, link.via is None) if link.loops is False else pairs
 
 
