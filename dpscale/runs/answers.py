@@ -122,7 +122,11 @@ class AnswerColumns:
         return range(1, self.degree + 1)
 
     def table(self, answers: Sequence[SetAnswers]) -> pa.Table:
-        """Return the rows of some sets as an Arrow table."""
+        """Return the rows of some sets as an Arrow table.
+
+        An answer is (names of the set, figures): estimates, standard errors, and both ends of the intervals of its
+        queries.
+        """
         sets, counts = [names for names, _ in answers], [len(figures.estimates) for _, figures in answers]
         columns: list[Any] = []
         for axis in self.axes:  # axes are numbered from 1, as in the names of the columns
@@ -145,7 +149,11 @@ class AnswerColumns:
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(known), pa.string()))
 
     def _selection_columns(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[pa.Array]:
-        """Yield the selection columns of one attribute, one for each end (first and last) of the cells of a query."""
+        """Yield the selection columns of one attribute, one for each end (first and last) of the cells of a query.
+
+        The families of labels belong to the attributes of a set. `query_cells` gives, for each attribute, the first and
+        the last cell of every query.
+        """
         if not self.part.ends:
             return
         families = [self.part.label_families(names) for names in sets]
@@ -211,6 +219,9 @@ class Labels:
         """Return the labels of cells of several attributes as one column.
 
         A null label is null among integers and a text among texts.
+
+        `cells` are those of one attribute in one set, and `names` their attributes; the column has them one after the
+        other.
         """
         pairs = list(zip(names, cells, strict=True))
         if self.numeric:
@@ -302,7 +313,10 @@ def answer_texts(folder: Path, rows: Sequence[Mapping[str, Any]], most: int) -> 
 
 
 def _read_sets(path: Path, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the answers of several sets of a file, without the names of attributes."""
+    """Return the answers of several sets of a file, without the names of attributes.
+
+    Row groups after the last requested row are not read; no set begins before the first group.
+    """
     with reading(path) as opened, pq.ParquetFile(opened) as file:
         columns = [name for name in file.schema_arrow.names if not name.startswith("attribute_")]
         end, groups, before = max(row["first"] + row["queries"] for row in rows), list[int](), 0
@@ -381,12 +395,17 @@ def relative_errors(folder: Path, index: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _relative(folder: Path, files: list[str]) -> dict[str, float | None]:
-    """Return the median of |error / estimate|, and the share of ratios above 1."""
+    """Return the median of |error / estimate|, and the share of ratios above 1.
+
+    Ratios above 1 are answers whose error exceeds their value. Files are read until MOST_ROWS rows are known. Both
+    values are None without a standard error.
+    """
     parts = list[Floats]()
     for name in files:
         with reading(folder / name) as file:
             table = pq.read_table(file, columns=["estimate", "std_error"])
         estimate, error = (table[column].to_numpy() for column in ("estimate", "std_error"))
+        # an estimate of zero gives a very large ratio instead of a division by zero
         parts.append(error / np.maximum(np.abs(estimate), 1e-9))
         if sum(map(len, parts)) > MOST_ROWS:
             break

@@ -61,6 +61,9 @@ def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
     """Return the comparison of the files, which are read if their fingerprints are not given, with the recorded tags.
 
     Names and times of files do not count.
+
+    `prints` has the table and its fingerprints (path, size, hash) by the name of the table. Tags under another key
+    cannot be compared.
     """
     if not present(run.path / FILES):
         return Comparison("their content has no recorded fingerprint", known=False)
@@ -115,6 +118,7 @@ def _difference(before: Sequence[str], now: Sequence[str], paths: Sequence[str])
     if not changed_before and not names:
         return ""
     shown = ", ".join(sorted(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+    # a missing and a new content are one changed file
     changed = min(changed_before, len(names))
     parts = [f"{changed:,} of {len(before):,} files changed"] if changed else []
     parts += [f"{changed_before - changed:,} of {len(before):,} files missing"] if changed_before > changed else []

@@ -209,7 +209,10 @@ def _check_job(job: Job, first: TablePart) -> Job:
 def _with_budget(
     job: Job, first: TablePart, epsilon: float | None, delta: float | None, privacy_cost: float | None
 ) -> Job:
-    """Return a job with the budget of the new release and the data of the first one."""
+    """Return a job with the budget of the new release and the data of the first one.
+
+    A budget that is not stated keeps the δ of the first release, unless it is a privacy cost, which has none.
+    """
     content = job.to_dict()  # with absolute paths
     if SEARCH_SHARE in first.manifest:
         raise JobError("run directory", f"{first.path}, whose counts are those of a search", "a run whose counts are"
@@ -305,6 +308,9 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
     """Return the initial files of a refinement by name, the manifest last.
 
     The entry `refines` of the manifest identifies the releases whose values are pooled, and the data that they read.
+
+    `planned.pack` has the values of the earlier releases, which are copied so that the run does not depend on their
+    folder.
     """
     first, job, before = planned.first, planned.job, planned.first.manifest
     files = {f"{EARLIER}/{name}": content for name, content in planned.pack().items()}

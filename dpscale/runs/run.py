@@ -808,7 +808,10 @@ class Part(StageRecords):
 
 
 def in_order(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """Return parts in topological order. Raises JobError for an unknown dependency or a cycle."""
+    """Return parts in topological order. Raises JobError for an unknown dependency or a cycle.
+
+    A part waits until the parts in its `depends_on` are ordered; the order of independent parts stays.
+    """
     ordered: dict[str, Part] = {}
     while len(ordered) < len(parts):
         waiting = [part for name, part in parts.items() if name not in ordered]

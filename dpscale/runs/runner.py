@@ -169,6 +169,8 @@ def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
 
     With `chained`, a ledger of a version without chains is upgraded. The summary is empty if the run never opened a
     ledger, or if no dataset of the ledger has its releases.
+
+    `recorded` is the name of the ledger in the manifest.
     """
     manifest = run.manifest
     recorded = manifest.get("ledger")

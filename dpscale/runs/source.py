@@ -158,6 +158,9 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     """Return the tag of the data under the noise key; raise DataError if the data changed since the release began.
 
     If the noise key is destroyed, nothing can be drawn and the data are not read again.
+
+    The manifest has the tag at the start of the release (`snapshot`). Files whose tag differs are compared one by one,
+    so that the message names them, or renamed files are accepted.
     """
     first_snapshot = run.manifest["snapshot"]
     if first_snapshot is not None and run.read_matching_key() is None:

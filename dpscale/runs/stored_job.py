@@ -17,6 +17,9 @@ def read_stored(path: Path, manifest: Mapping[str, Any]) -> Job:
     """Return the job of a run directory, with its files where they are after a move.
 
     The domains of several tables are those that the run has stored; older runs have stored none.
+
+    `places` of the manifest maps paths to those that the job stated; `former` maps the files of stored domains to the
+    paths that the job stated for them.
     """
     content, folder = job_content(path / JOB_FILE, stored=True)
     if "places" not in manifest:

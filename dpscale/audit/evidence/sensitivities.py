@@ -584,10 +584,8 @@ def factor_of(outer: Fields, laplace: bool) -> int:
     """Return the cost of all rows of an integer matrix in units of one row's; it must be lower-triangular.
 
     `rows` is the matrix R of the module's docstring, row t with the entries of periods 0 to t, and `together` the
-    number k of periods that one unit changes. A row alone changes by 1, so the cost is that of all rows relative to a
-    single draw.
-
-    The unit is the cost of one draw of K x_s with the same noise, so the result is the factor of R.
+    number k of periods that one unit changes. The unit is the cost of one draw of K x_s with the same noise, so the
+    result is the factor of R.
     """
     rows, together = outer["rows"], outer["together"]
     whole = all(isinstance(value, int) and not isinstance(value, bool) for row in rows for value in (*row, together))

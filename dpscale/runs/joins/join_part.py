@@ -102,6 +102,9 @@ class JoinedTable(TablePart):
 
         `source` is the table that refers to the section's table by a key; a section with a bound counts children
         instead of reading one row.
+
+        `refers` are pairs of a table and columns of it that must have one kind of key. `onward` are lookups that start
+        from the rows of the section's table.
         """
         section, table = self.job.join.lookups[number], tables[number]
         at, key = tuple(section.at), tuple(section.key)

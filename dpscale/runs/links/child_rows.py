@@ -87,6 +87,9 @@ class ChildPolicy:
     def select(self, words: Sequence[Words], codes: NDArray[np.int32], roots: UnitMap | None = None) -> ChildRows:
         """Return the rows with the mask of those that count.
 
+        `words` has the key of the parent, then that of the unit and that of the row, as far as the policy reads them.
+        `stays` marks the rows that count.
+
         Parameters
         ----------
         words : sequence of ndarray

@@ -316,6 +316,8 @@ class FirstMeasurement:
 
         `rows` and `means` (of features) are known by table, and completed in place: each link is measured after its
         parent, and a child that has one link for each row has as many rows as links.
+
+        `usual` is the number of links that is assumed without a measurement. `likely_rows` combines it with a noisy number.
         """
         counts, strengths = dict[str, float](), dict[str, LinkStrength]()
         sums = dict[str, tuple[NoisySums, NoisySums, NoisySums]]()
@@ -334,6 +336,7 @@ class FirstMeasurement:
                 total = counts[link.called]
                 _, of_child, _ = sums[link.called]
                 rows[link.child] = total
+                # means of features: sums divided by the number of rows, and variances by its square
                 means[link.child] = NoisySums(of_child.values / total, of_child.variance / total**2)
 
         for first in ordered:

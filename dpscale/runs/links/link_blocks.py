@@ -111,6 +111,10 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
 
     A block has a range of children, and of the links the same fraction as of the children. Its parents are a random
     part of all parents, so that blocks can be drawn independently within the parents' bound.
+
+    `u` and `v` are the parents and the children by profile. `expected` has the number of links of each pair of
+    profiles, or of groups of profiles if there are many; `law` is the distribution of the degrees of parents with a
+    bound.
     """
     u, v = profiles[0].side, profiles[1].side
     drawing = Drawing(run, link, (u, v), measured)
@@ -146,7 +150,10 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
 
 
 def _divide_parents(blocks: LinkBlocks, rows: int) -> None:
-    """Store a random part of the parents for every block; all parents are in each block if they have no bound."""
+    """Store a random part of the parents for every block; all parents are in each block if they have no bound.
+
+    `kinds` has the profile of each row. A file has the rows of the block's parents and their profiles.
+    """
     if blocks.model.bound is None:
         return
     order = PublicStream(blocks.release, f"parents of blocks of links {blocks.link.called}").permutation(rows)
@@ -157,7 +164,10 @@ def _divide_parents(blocks: LinkBlocks, rows: int) -> None:
 
 
 def draw_block(blocks: LinkBlocks, block: int) -> None:
-    """Draw the links of a block and store the parent of each child."""
+    """Draw the links of a block and store the parent of each child.
+
+    A child without a link has the parent -1. The row numbers in `pairs` are those inside the block.
+    """
     first, last = blocks.ends[block : block + 2]
     child_profiles = blocks.profiles[1].of(first, last)
     if blocks.model.bound is None:

@@ -231,6 +231,9 @@ def _in_order(engine: Engine, job: Job, link: LinkSection, policy: ChildPolicy) 
     """Return the children of a private parent with their order and the attributes of their other parents.
 
     The values of the order are part of the key of a row (`words`), so that rows with equal keys differ by them.
+
+    `read` has the words of each key, then the values of the order. `codes` are the cells of the children's own
+    attributes, then those of their other parents.
     """
     check_orders(engine, job)
     other_links, keys = job.other_parents(link), policy.keys

@@ -59,6 +59,9 @@ def _bounds(piece: LinkBudget) -> Iterator[tuple[str, Facts]]:
 
     A bound is a pair (n, c): n counts change by at most c each, so their squared L2 change is at most n c². Weighted
     tables are written as more counts: a count of weight w is w² counts.
+
+    `places` has the thresholds of each degree histogram, and `roles` the number of roles in which a row can
+    be an end of a link. `parents` is the most parents of one unit.
     """
     relation, bound = piece.neighbours.protects.relation, piece.link.bound
     parents = piece.neighbours.rows.get(piece.link.parent, 1)
@@ -145,7 +148,10 @@ def stored_draws_of(piece: LinkBudget, folder: Path) -> Journaled:
 
 
 def _planned_sums(piece: LinkBudget, folder: Path) -> dict[str, DrawFacts]:
-    """Return the sums of features that were planned from released values; all of them change together."""
+    """Return the sums of features that were planned from released values; all of them change together.
+
+    A sum with the precision 0 was not drawn.
+    """
     if not present(folder / "shares.json"):
         raise JobError("measurements", f"shares.json of link {piece.link.called} is missing",
                        "the unmodified files of the run", "restore them")  # fmt: skip

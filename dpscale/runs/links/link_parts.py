@@ -392,6 +392,9 @@ def _build_part(plan: PartPlan, pieces: Sequence[KeyedPart | KeyedRows | UnitMap
 
     `pieces` are what all tasks dealt to the part: rows of divided tables by their role, at most one table that is not
     divided (`whole`), and at most one map of keys to units.
+
+    `below` states whether the parent's rows belong to units themselves; then the map of units applies to the links,
+    else to the children. Pairs of `written` state which ends are divided into parts.
     """
     dealt: dict[str, list[KeyedPart]] = {PARENTS: [], CHILDREN: [], PAIRS: []}
     for piece in pieces:

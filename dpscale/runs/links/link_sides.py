@@ -56,6 +56,9 @@ class LinkSides:
         """Return whether the links are drawn in blocks of children.
 
         They are for many children of few possible kinds, unless a draw depends on other links or on an order.
+
+        `ruled` links have rules across tables, and a context is a link whose parents are attributes of another link.
+        Rows are numbered by their cells.
         """
         ruled = link.called in self.run.closed_job.linked_rules
         independent = not (link.counts or link.order or ruled or self._is_context(link)) and link.parent != link.child

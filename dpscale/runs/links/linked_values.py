@@ -175,6 +175,9 @@ class LinkedValues:
         """Draw the values of parents again between the ends that the cells of their children leave.
 
         A value is drawn only if it is outside these ends; then the parents' own rules are fitted.
+
+        `least` and `most` are the ends of each parent's value that all its children permit. Where no value of the
+        lattice lies between them, the value stays.
         """
         bounds = dict[str, tuple[Floats, Floats]]()
         for link in links:
@@ -235,6 +238,8 @@ class LinkedValues:
 
         The attributes of the parent in a link are named LINK:TABLE.ATTRIBUTE. Their values, and exact numbers of the
         child, are fixed: both ends of their range are the value. `order` has the rows in the order of the table.
+
+        An unknown value, or a row without a parent, is null; comparisons with nulls are not broken.
         """
         rules, own_rules = self._own_rules(name), RuleValues(self._own_rules(name))
         rows = self._rows(own_rules, name, {})

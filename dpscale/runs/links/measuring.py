@@ -232,7 +232,11 @@ class LinkMeasurement:
         return u, v
 
     def _links(self) -> float:
-        """Return the number of links: noisy if it is counted, otherwise allocated, stated, or that of the children."""
+        """Return the number of links: noisy if it is counted, otherwise allocated, stated, or that of the children.
+
+        An assumed number needs no noise. `known` links belong to one child each, so that there are at most as many as
+        children.
+        """
         if not self.piece.counted:
             allocated = None if self.piece.modelled or self.piece.every_child else self.run.allocated["links"]
             return float(allocated[self.link.called] if allocated else self.link.links or max(self.sides[1].rows, 1))
@@ -258,6 +262,8 @@ class LinkMeasurement:
         """Return the noisy sums of the parent's features, the child's and their products, in natural units.
 
         A sum of precision 0 is not measured: None. The total cost is checked before any noise is sampled.
+
+        Features are integers in steps of 2^-BITS, products in the square of it. A precision is the inverse of a noise variance.
         """
         label = f"link {self.link.called}"
         draws = [draw_of_precision(precision, label) if precision > 0 else None

@@ -36,7 +36,10 @@ LINKS = (1_000, 10_000, 100_000, 1_000_000)
 
 
 def overview(job: Job) -> dict[str, Any]:
-    """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
+    """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component.
+
+    `known` has the expected errors of links, if the job has links that are measured.
+    """
     protects, amount = neighbour_relation(job), job.total_budget.amount
     swaps = any(condition_of(domain.public_totals) for domain in job.domains.values())
     cost = job.total_budget.cost + Cost(delta=sum(map(Fraction, job.search_deltas.values()), Fraction(0)))
@@ -55,7 +58,10 @@ def overview(job: Job) -> dict[str, Any]:
 
 
 def _pieces(job: Job, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
-    """Yield the share of every table and link, then of every join, with the rows that neighbours differ in."""
+    """Yield the share of every table and link, then of every join, with the rows that neighbours differ in.
+
+    A share is the part of the job's squared μ, so that the μ of a piece is its root.
+    """
     amount, links = job.total_budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")

@@ -47,6 +47,8 @@ def check_public(job: Job) -> None:
 
     Public tables are released unchanged, so their keys must fit as they are. Raises JobError for a table with more
     rows than its public parents.
+
+    `known` has the distinct keys of each table as rows of two words, sorted.
     """
     tables = {}
     for name, section in job.tables.items():

@@ -85,6 +85,9 @@ class PublishedLoop:
         """Return `count` marginals selected by successive exponential mechanisms among those that are `left`.
 
         The score of a marginal is the distance of its exact entries from the estimated ones.
+
+        Marginals are chosen one after the other without replacement. The sensitivity of a distance is the number of
+        entries that one moved link changes, times the links that a neighbour moves.
         """
         exact = self.exact()
         scores = {k: distance(exact[cross.entries(k)], estimates[cross.entries(k)]) for k in left}

@@ -65,6 +65,8 @@ class Keys:
 def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Keys]:
     """Return the keys of all tables.
 
+    `forms` has the format of each column of a key, or the prefix before the row's number.
+
     Parameters
     ----------
     run : LinkedTables
@@ -123,6 +125,8 @@ def with_distinct_ends(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs)
     """Return sampled links in which rows whose key is that of two parents have different parents.
 
     Links with an order keep their parents where the other ends can be exchanged.
+
+    `pair_links` are the two links whose foreign keys are the whole key of a table. `ends` has their parents, by row.
     """
     changed = dict(pairs)
     for name in run.tables:
@@ -198,13 +202,18 @@ def _repeated(ends: Integers, width: int) -> Flags:
 
 
 def _exchange(ends: Integers, rows: Integers, partners: Integers, width: int) -> None:
-    """Exchange the second ends of rows with those of their partners where it gives no pair that exists."""
+    """Exchange the second ends of rows with those of their partners where it gives no pair that exists.
+
+    A pair (a, b) is the number a · width + b.
+    """
     known = set((ends[:, 0] * width + ends[:, 1]).tolist())
     for row, partner in zip(rows.tolist(), partners.tolist(), strict=True):
         (a, b), (c, d) = ends[row].tolist(), ends[partner].tolist()
+        # the new pairs must be new, and the exchange must change both rows
         if a * width + d in known or c * width + b in known or a == c or b == d:
             continue
         known |= {a * width + d, c * width + b}
+        # the partner's former pair; that of the row itself exists twice
         known.discard(c * width + d)
         ends[row, 1], ends[partner, 1] = d, b
 

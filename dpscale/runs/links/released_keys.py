@@ -76,7 +76,10 @@ class KeyIndex:
         return cls(len(keys), None, pd.Index(keys))
 
     def find(self, table: pa.Table, columns: Columns) -> tuple[Integers, Flags]:
-        """Return the row of each key in some columns, −1 if it is absent or null, and the mask of nulls."""
+        """Return the row of each key in some columns, −1 if it is absent or null, and the mask of nulls.
+
+        Numbered keys are the prefix and the number of a row without leading zeros, so that no index is needed.
+        """
         if self.prefix is None:
             import pandas as pd
 
@@ -135,7 +138,11 @@ class ReleasedEnds:
 
 
 def released_ends(run: LinkedTables, link: LinkSection, most: int) -> ReleasedEnds:
-    """Read the keys of a released link; `most` is the size of the sample."""
+    """Read the keys of a released link; `most` is the size of the sample.
+
+    `counts` has the numbers of rows without a parent, of nulls, of keys without a row, and of loops. The sample has
+    every `step`-th link, across files.
+    """
     job = run.job
     table, ends = link.called if link.via else link.child, job.ends(link)[: 2 if link.via else 1]
     indices = [KeyIndex.of(run, name, job.key(name)) for name in (link.parent, link.child)[: len(ends)]]

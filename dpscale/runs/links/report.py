@@ -135,7 +135,10 @@ class ReleasedLink:
 
 
 def codes_at(run: LinkedTables, name: str, rows: Integers) -> Integers:
-    """Return the cells of some rows of a released table, shape (attributes, rows)."""
+    """Return the cells of some rows of a released table, shape (attributes, rows).
+
+    `rows` are numbered across the files; those that a file has are taken from it.
+    """
     domain, first = run.closed_job.domains[name], 0
     codes = np.zeros((len(domain.names), len(rows)), np.int64)
     for file in files_of(run, name):
@@ -206,7 +209,10 @@ def _cost(run: LinkedTables) -> dict[str, Any]:
 
 
 def _components(run: LinkedTables) -> list[dict[str, Any]]:
-    """Return share, μ and ε of every component alone, and of searches and numbers of units; their squared μ add."""
+    """Return share, μ and ε of every component alone, and of searches and numbers of units; their squared μ add.
+
+    Each entry has `name`, `share`, `mu` and `epsilon` at the δ of the job.
+    """
     delta = run.job.privacy.delta or DELTA
     costs = dict[str, Cost]()
     allocation = run.manifest.get(ALLOCATION)

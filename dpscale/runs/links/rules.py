@@ -117,7 +117,10 @@ class RuledRows:
         return self.current[name]
 
     def _possible(self, link: LinkSection, rules: list[LinkedRule], bound: int | None) -> PossibleLinks:
-        """Return classes of rows by the cells in the rules, and the possible links between classes."""
+        """Return classes of rows by the cells in the rules, and the possible links between classes.
+
+        `bound` is the most children of a parent, None without one. Rows with equal cells in the rules are one class.
+        """
 
         def classes(table: str, names_of_rules: list[tuple[str, ...]]) -> tuple[list[str], Integers, Integers]:
             """Return the attributes in rules, the cells of each class, and the class of each row."""
@@ -170,7 +173,10 @@ class RuledRows:
         return True
 
     def _broken_names(self, changing: _ChangingRow) -> list[tuple[str, ...]]:
-        """Return the child's attributes of the rules that a row breaks, those across tables first."""
+        """Return the child's attributes of the rules that a row breaks, those across tables first.
+
+        A row of arrays of length 1 is checked, because rules apply to arrays.
+        """
         table, row = changing.link.child, changing.child
         cells = {name: self._cells(table, name)[row : row + 1].astype(np.int64)
                  for name in self.job.domains[table].names}  # fmt: skip
@@ -199,6 +205,8 @@ class RuledRows:
         """Return a mask of the cells of a child's attribute that satisfy the rules, also those with its parents.
 
         Rules over other attributes than those that are `changed` are left out, unless it is None.
+
+        `cells` has one row for each cell of the attribute, equal in all other attributes.
         """
         table = changing.link.child
         domain = self.job.domains[table]

@@ -107,7 +107,10 @@ def _fits(run: LinkedTables, link: LinkSection, rows: int) -> bool:
 
 
 def describe_size(run: LinkedTables, name: str) -> str:
-    """Return why a private table has another number of rows than estimated; "" if it has not, or if it is stated."""
+    """Return why a private table has another number of rows than estimated; "" if it has not, or if it is stated.
+
+    The estimate is the noisy total of the table, rounded, and at least 1.
+    """
     table = run.tables[name]
     content = describe_rows(table)
     rows, estimate = int(content["rows"]), max(1, round(content["total"]))

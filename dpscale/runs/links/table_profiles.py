@@ -66,7 +66,10 @@ class TableProfiles:
         return Side(self.sizes, profiles, self.counts.astype(float), np.arange(len(self.kinds)))
 
     def of(self, first: int, last: int) -> Integers32:
-        """Return the profile of each row from `first` up to but excluding `last`."""
+        """Return the profile of each row from `first` up to but excluding `last`.
+
+        The files have the number of each row's profile; `kinds` is sorted, so that its place is found by bisection.
+        """
         found = np.empty(last - first, np.int32)
         for file, begun, end in zip(self.files, (0, *self.ends), self.ends, strict=False):
             if begun < last and first < end:
@@ -80,6 +83,9 @@ def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProf
     """Return the profiles (distinct rows) of a table with their numbers of rows.
 
     The rows of each part of a synthetic table are drawn in a task, which writes their profiles into a file.
+
+    The number of a profile is the position of its cells in row-major order. `tag` names files by everything on which
+    the rows depend.
     """
     domain = run.closed_job.domains[name]
     sizes = tuple(int(domain[attribute].size) for attribute in domain.names)

@@ -83,6 +83,7 @@ def write_tables(run: LinkedTables, pairs: Mapping[str, Integers | ParentFiles],
     _satisfy_rules(run, files, pairs)
     for link in job.link:
         rows_of_ends = pairs.get(link.called)
+        # tables of pairs are written here; links of a foreign key are columns of the child's files
         if link.via is not None and isinstance(rows_of_ends, np.ndarray):
             table_of_pairs = _paired(run, link, keys, rows_of_ends)
             files[link.called] = _write_parts(run.path / "synthetic" / link.called, table_of_pairs)
@@ -107,6 +108,8 @@ def _with_keys(run: LinkedTables, name: str, description: Mapping[str, Any], key
     """Write a synthetic table's files with its keys and its parents' keys; return their names in the database.
 
     Each file is a task, which gets the keys of the table and of its parents once for each worker.
+
+    `firsts` has the number of the first row of each file.
     """
     above = [link for link in run.job.link if link.child == name and link.via is None]
     links = []

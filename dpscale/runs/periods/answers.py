@@ -171,6 +171,9 @@ def combine_file(path: str, number: int, span: Span) -> None:
 
     They are the sum over periods of coefficient times drawn values, plus those of an earlier horizon if there is one.
     `span` is the first and the last position (exclusive) in the layout's sequence of requests.
+
+    `starts` of the layout has the first value of each request. `drawn` are the requests of the periods' draws, and the
+    combined values are labelled with the requests of the answer, in whose units they are.
     """
     run = _opened(path)
     store, decision = run.measurements, run.decisions[number]
@@ -205,7 +208,11 @@ def _decision_of(period: TablePart, number: int) -> Decision:
 
 
 def _earlier_total(earlier: EarlierValues, drawn: MeasurementRequests, span: Span) -> Floats:
-    """Return the values of an earlier horizon in the units of the draws of the periods."""
+    """Return the values of an earlier horizon in the units of the draws of the periods.
+
+    A draw multiplies counts by an integer (`multiplier`) before the noise is added: values of another draw are scaled
+    by the quotient.
+    """
     decision = earlier.store.measurement_plan.first_decision()
     layout = earlier.store.file_layout(decision)
     requests = as_requests(decision.requests).take(layout.sequence[span[0] : span[1]])

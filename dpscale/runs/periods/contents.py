@@ -86,6 +86,8 @@ def sum_records(
 
     A mix is a 64-bit hash of a record; its sum, modulo 2^64, does not depend on the order of records, and equal sums
     mean equal records but for a negligible probability.
+
+    MIXES has one odd constant for each mix, which is multiplied twice, with a shift between.
     """
     sums = np.zeros((weights.count, 3), np.uint64)
     for partition in partitions:
@@ -121,6 +123,8 @@ def compare_contents(run: GrowingPart, hashes: Sequence[str]) -> None:
     """Compare the records of the first periods with those that were released; record those of the last one.
 
     Raises DataError if the records of an earlier period changed, unless the job accepts that.
+
+    `hashes` are those of the first periods, up to the one that is released now; `labels` are the names of all periods.
     """
     key = read_secret(run.hash_key)
     tags = {label: snapshot_tag(key, f"{label}:{content}") for label, content in zip(run.labels, hashes, strict=False)}

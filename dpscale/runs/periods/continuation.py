@@ -26,6 +26,8 @@ EARLIER, INDEX = "earlier", "earlier.json"
 def earlier_files(run: Run, domain: Domain, period_low: int) -> dict[str, bytes]:
     """Return the files of the final cumulative values of an earlier run, to be copied into a new one.
 
+    The facts `release` and `snapshot` are labels of the values; `amount` is the squared μ of which they have the noise.
+
     Parameters
     ----------
     run : Run

@@ -28,6 +28,9 @@ def summarize(number: Number, released: Mapping[str, Any]) -> SearchSummary:
 
     `released` has the noisy results: ends, records seen, share of clipped records and the effect on the mean; runs of
     later versions also have their upper limits.
+
+    `clipped` is the share of records beyond the ends, and `above` and `below` are the effects on the mean at either
+    end. Keys with `_limit` are upper limits of them.
     """
     low, high = released["ends"]
     if released.get("fallback"):

@@ -121,7 +121,10 @@ def _texts(request: ValueRequest, words: np.ndarray, reader: SearchReader) -> di
 
 
 def summarize(attribute: Attribute, released: Mapping[str, Any]) -> SearchSummary:
-    """Return the values that a search found, with their noisy counts or votes."""
+    """Return the values that a search found, with their noisy counts or votes.
+
+    A released search by votes has `vote` in its measurement; `error` is the standard error of each count.
+    """
     facts: tuple[str, ...] = (
         f"A value was found if its noisy count was at least {released['threshold']:,.0f} records.",
     )

@@ -82,6 +82,8 @@ def _kept(run: TablePart, sampler: RowSampler, rows: int | None, given: Evidence
 
     Tables of unconditional rows are drawn, each twice as large as the one before, until one has enough such rows. The
     first size follows from a trial.
+
+    `given` has the accepted cells of each attribute; SPARE is a margin above the expected number of draws.
     """
     columns = {sampler.names.index(name): sorted(set(cells)) for name, cells in given.items()}
 

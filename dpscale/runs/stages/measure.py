@@ -110,6 +110,9 @@ class MeasurementLoop:
         A pending first decision is measured pass by pass over the rows: each pass counts some sets, which become
         values on disk before the next pass. Later decisions are measured from the counts of candidates, which stay on
         the workers.
+
+        `measurements` are those on disk, `missing` the parts of the first decision without values. The charge comes
+        after the first pass, which checks all values: refused data cost nothing.
         """
         measurement_plan, counted = self.measurements.measurement_plan, CountedPasses()
         first = pending if pending is not None and pending.round == 0 else None
@@ -171,6 +174,9 @@ class MeasurementLoop:
         """Run rounds of selection, decision, measurement and update until nothing is selected; return the last state.
 
         `counted` are the counts of candidates from the passes so far, which move into the shards.
+
+        A pending decision was recorded by an earlier process; its values are not stored yet. `whole` are the counted
+        sets that no round selects.
         """
         measurement_plan = self.measurements.measurement_plan
         if state is None or (pending is None and state.selection is None):

@@ -186,6 +186,8 @@ def cached_summary(
 ) -> dict[str, Any]:
     """Return a summary in JSON types, from the cache if possible.
 
+    A stored file has the digest of its text in the first line. Without a cache directory the summary is made each time.
+
     Parameters
     ----------
     inputs : sequence

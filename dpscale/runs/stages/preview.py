@@ -320,6 +320,7 @@ def _on_errors(job: TableJob, measurement_plan: MeasurementPlan, families: Seque
     worst = max((family for family in families if family["unit"] == unit), key=lambda family: family["error"])
     what = "count" if unit == RECORDS else "answer"
     sentences = [
+        # two standard errors, about the 95 % level
         f"A true {what} below about {2 * worst['error']:.3g} cannot be distinguished from 0 in {worst['family']}, the"
         " family with the largest error.",
         *_by_rows(job, measurement_plan),
@@ -338,7 +339,10 @@ def _on_errors(job: TableJob, measurement_plan: MeasurementPlan, families: Seque
 
 
 def _on_target(job: TableJob, measurement_plan: MeasurementPlan) -> list[str]:
-    """Propose a target for the rows of a job that has many sets at a small budget."""
+    """Propose a target for the rows of a job that has many sets at a small budget.
+
+    `noise` is the standard error of equal shares of the budget for all sets: by squared μ, or by ε for pure noise.
+    """
     sets, stated = len(measurement_plan.workload.sets), any(part.target is not None for part in job.workload)
     if job.synthesize is None or stated or sets < MANY_SETS:
         return []

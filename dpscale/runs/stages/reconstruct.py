@@ -60,6 +60,9 @@ def _files(run: TablePart) -> Iterator[File]:
     """Yield part number, file name and places in the part for the sets of each file.
 
     The sets of a file have equally many attributes, and together about `file_rows` rows.
+
+    `rows` has the rows (queries) of each set. `starts` begins a new file where the rows before a set pass a multiple of
+    `file_rows`.
     """
     counts = [_row_counts(run, part) for part in run.workload.parts]
     file_rows = max(min(sum(int(rows.sum()) for rows in counts) / FILES, MOST_ROWS), LEAST_ROWS)

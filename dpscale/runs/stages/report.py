@@ -67,6 +67,8 @@ def headline_tables(answered: Answered, found: Sequence[Finding | MeanFinding]) 
     """Return the estimated total, the tables that the job asks first, and those of the findings.
 
     Tables of one attribute that are implied by larger ones fill up the first group.
+
+    A finding states a conclusion about a table; one with a group is about the dependence of two attributes.
     """
     shown = tables.requested(answered, ASKED)
     missing = SINGLES - sum(len(table.names) == 1 for table in shown)
@@ -149,6 +151,8 @@ def strategies(plan: Plan) -> list[dict[str, Any]]:
     """Return pictures of the strategies (matrices that map cells to measured values) of a plan, one for each kind.
 
     Those with too many cells or rows to be seen are left out.
+
+    `kinds` has one block of each kind of strategy. The pictures have at most MOST_SIDE columns and twice as many rows.
     """
     pictures = list[dict[str, Any]]()
     for index, _ in plan.blocks.kinds:
@@ -231,7 +235,10 @@ def _frame(run: TablePart) -> dict[str, Any]:
 
 
 def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
-    """Return the values that sections use, each as a function that computes it."""
+    """Return the values that sections use, each as a function that computes it.
+
+    The values of a section are computed when it is rendered; `cache` shares those that several sections need.
+    """
     measurement_plan, job, named = run.measurement_plan, run.job, run.job.reconstruction
     fixed = measurement_plan.evidence_plan
     trace, index = (
@@ -308,7 +315,10 @@ def _hierarchies(run: TablePart, estimated: Callable[[], Answered], index: pa.Ta
 
 
 def _found(run: TablePart) -> list[dict[str, Any]]:
-    """Return title, facts and bars (noisy counts of the found cells) of every search for cells that are not public."""
+    """Return title, facts and bars (noisy counts of the found cells) of every search for cells that are not public.
+
+    `ends` are half widths of intervals, and `bars` is the chart of the largest cells.
+    """
     width, sections = half_width(LEVEL, GAUSSIAN), list[dict[str, Any]]()
     for name, summary in summarize_searches(run.declared, run.domain, run.searched).items():
         largest = summary.cells
@@ -348,7 +358,10 @@ def _drawn(run: TablePart) -> dict[str, Any] | None:
 
 
 def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one line per round: its selections, their cost, the change of the estimates and the expected noise."""
+    """Return one line per round: its selections, their cost, the change of the estimates and the expected noise.
+
+    A row of the trace is one selected set: `moved` is the change of the estimates, `expected_noise` the change that noise alone causes.
+    """
     lines: dict[int, dict[str, Any]] = {}
     for row in trace:
         line = lines.setdefault(

@@ -63,6 +63,8 @@ def _targets_of(run: TablePart, name: str, names: Sequence[str]) -> NumberTarget
 
     There are targets for each set of attributes `names` of the rows inside a set of the workload with the number, if
     its groups fit into an eighth of the memory, which all numbers share.
+
+    A group is a cell of a set without numbers; each set of groups has the sum of the number in every group.
     """
     answered = Answered(estimates_of(run), str(run.manifest["release"]))
     most_groups = run.job.engine.bytes // (8 * GROUP_BYTES * len(run.workload.numbers))
@@ -156,6 +158,8 @@ def number_steps(
 
     Values are drawn so that their sums by groups meet the targets, scaled to the rows: those of this part if it is
     drawn alone or has weights, otherwise those of all parts, whose rows in every group were counted before.
+
+    A part is drawn alone if it has all files. `known` of a target has the records with a value of each group.
     """
     is_only_part = part.parts == part.files
     row_weights = np.ones(len(rows)) if weights is None else weights
@@ -165,6 +169,7 @@ def number_steps(
     numbers, steps = read_number_targets(folder / TARGETS), dict[str, Integers]()
     counts = None
     if not is_only_part and weights is None:
+        # the stored counts of the groups of all targets follow each other
         ends = np.cumsum([len(by.known) for targets in numbers for by in targets.sets])
         counts = iter(np.split(read_array(folder / COUNTS), ends[:-1]))
 
@@ -203,6 +208,8 @@ def describe_numbers(
 
     `sums` are those of `row_sums`, over `scale` times as many rows as were estimated. Groups whose estimate is not
     above its error are left out.
+
+    Sums of a target are in units of the range, hence the factor.
     """
     described = dict[str, object]()
     for targets, sums_of_rows in zip(numbers, sums, strict=True):

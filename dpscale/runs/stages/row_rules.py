@@ -133,6 +133,9 @@ def broken_rows(run: TablePart, names: Sequence[str], rows: Integers32, table: p
 
     A comparison with an unknown value (null) is not broken. Rules over attributes that the rows do not have are left
     out.
+
+    A rule on cells is checked by cells alone. One with comparisons of values (`linear`) holds if its cells satisfy it
+    or one of its comparisons is true or unknown.
     """
     cells = RowCells.of(names, rows)
     rules: Sequence[DomainConstraint] = constraints_on(run.domain.rules, names)

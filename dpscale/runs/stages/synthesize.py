@@ -77,7 +77,11 @@ def request_rows(run: TablePart, rows: int) -> None:
 
 
 def perform(run: TablePart, engine: Engine) -> None:
-    """Fit the sampler, draw every part of the rows in a task, and write the description with the rows' distances."""
+    """Fit the sampler, draw every part of the rows in a task, and write the description with the rows' distances.
+
+    `write_part` returns arrays: counts of the compared sets, rows counted, rows that break a rule, then sums of
+    numbers.
+    """
     settings, folder, memory = _settings(run), model_folder(run), run.job.engine.bytes
     columns = len(run.domain) + len(run.workload.numbers)
     check_rows(settings, settings.rows, columns, memory)
@@ -175,6 +179,8 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     of numbers.
 
     `settings` is an argument because a process with an open run may have older settings.
+
+    A part may have several files. Its cells are stored already if a first pass counted them.
     """
     run, sampler = open_sampler(path, folder, name)
     stored = cells_file(Path(folder), name, part)

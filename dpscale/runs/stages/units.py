@@ -119,7 +119,11 @@ def read_names(run: TablePart, plan: UnitPlan) -> list[str]:
 
 
 def exact_counts(run: TablePart, engine: Engine, table: Table, plan: UnitPlan, names: Sequence[str]) -> list[Integers]:
-    """Return the exact numbers of distinct units of each set, in as many passes as the memory setting requires."""
+    """Return the exact numbers of distinct units of each set, in as many passes as the memory setting requires.
+
+    `grouping` are the attributes of the sets, `dropping` those whose values drop a row. Each pass reads the units whose
+    hashes are in its ranges.
+    """
     if not plan.sets:
         return []
     data, groups = run.job.data, partition_groups(table.partitions, engine.workers)
@@ -151,7 +155,10 @@ def beyond_bound(run: TablePart, engine: Engine, table: Table, names: Sequence[s
 
 
 def write(run: TablePart, plan: UnitPlan, drawn: Sequence[Floats]) -> None:
-    """Write a table of answers for each draw, then the record of the draws, whose presence completes the stage."""
+    """Write a table of answers for each draw, then the record of the draws, whose presence completes the stage.
+
+    A record has the `attributes` of its set; the one without is the number of rows that the bound cuts.
+    """
     folder, record = run.path / "units", list[dict[str, Any]]()
     for number, (own, values, draw) in enumerate(zip(plan.records, drawn, plan.all_draws, strict=True)):
         error = draw.lattice_variance**0.5
