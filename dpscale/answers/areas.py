@@ -115,7 +115,11 @@ Union = tuple[int, Integers]  # distinct nodes of a level, from the root at 0
 
 
 def _union(own: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
-    """Return the union of labelled nodes, as nodes of the deepest level of one of them."""
+    """Return the union of labelled nodes, as nodes of the deepest level of one of them.
+
+    A code of `places` has the level in the bits above LEVEL and the cell in the lower ones; -1 stands for a label that
+    does not mean one node alone. `_descend` replaces nodes by those of a deeper level.
+    """
     if isinstance(nodes, str):
         raise JobError("nodes", safe_repr(nodes), "a list of labels", f"write [{safe_repr(nodes)}]")
 
@@ -140,7 +144,11 @@ def _descend(own: Hierarchy, union: Union, level: int) -> Integers:
 
 
 def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers, Floats]:
-    """Return the difference of two unions at the highest level of which both consist: level, nodes and weights."""
+    """Return the difference of two unions at the highest level of which both consist: level, nodes and weights.
+
+    The weights are 1 in the first union only, and -1 in the second only. While all children of each parent are there
+    with equal weights, they are replaced by the parent.
+    """
     level = max(one[0], other[0])
     both = [_descend(own, union, level) for union in (one, other)]
     signs = np.repeat([1.0, -1.0], [len(nodes) for nodes in both])
@@ -191,6 +199,7 @@ def _places(domain: Domain, hierarchy: Hierarchy) -> Places:
     for depth, name in enumerate(hierarchy.names):
         codes = [(depth + 1 << LEVEL) + cell for cell in range(domain[name].size)]
         labels = list(domain[name].labels)
+        # by the text and by the label itself, which may be an integer
         by_level.append(dict(zip(map(str, labels), codes, strict=True)) | dict(zip(labels, codes, strict=True)))
 
     alone: dict[Any, int] = {}
@@ -205,7 +214,10 @@ def _places(domain: Domain, hierarchy: Hierarchy) -> Places:
 
 
 def _find(own: Hierarchy, places: Places, label: Any) -> int:
-    """Return the code of a node that is given by level and label. Raises JobError for anything else."""
+    """Return the code of a node that is given by level and label. Raises JobError for anything else.
+
+    A label on several levels must be given with its level, as a pair.
+    """
     if isinstance(label, tuple) and len(label) == 2 and label[0] in own.names:
         cells = places.by_level[own.position(label[0])]
         if label[1] in cells:

@@ -168,13 +168,18 @@ class Ratio:
         return min(inside), max(inside)
 
     def _roots(self, square: float) -> list[float]:
-        """Return the values at a squared distance, if there are two, from their distance to t/n: nothing cancels."""
+        """Return the values at a squared distance, if there are two, from their distance to t/n: nothing cancels.
+
+        At the squared distance `square`, θ solves a quadratic equation in its distance from t/n, with the coefficients
+        a, 2b and -square · V(t/n). `second` is the variance of n, and `both` the covariance of t and n.
+        """
         if self.below == 0:
             return []
         _, second, both = self.moments
         centre = self.above / self.below
         a, b = self.below**2 - square * second, square * (both - centre * second)
         root = b * b + a * square * self.variance(centre)
+        # the set is no interval with two ends
         if a == 0 or root < 0:
             return []
         return sorted(centre + (sign * math.sqrt(root) - b) / a for sign in (-1, 1))
@@ -233,7 +238,11 @@ class Combination:
         return sum(k * self.scale[0](one.value) for k, one in zip(self.weights.tolist(), self.ratios, strict=True))
 
     def limits(self, width: float) -> tuple[float, float]:
-        """Return the ends of the interval at a half width in errors."""
+        """Return the ends of the interval at a half width in errors.
+
+        `ends` has the lower and the upper limits of the ratios on the scale f. The limits of the worst case hold if a
+        ratio is not seen, or is at an end of its range. `_plain` states whether f is the identity.
+        """
         seen = all(one.seen(width) for one in self.ratios)
         if self._plain and seen:
             centres = np.array([one.above / one.below for one in self.ratios])
@@ -344,12 +353,15 @@ class JointQueries:
     def moments(self, queries: Sequence[Floats]) -> tuple[Floats, Floats]:
         """Return estimates of queries and their covariance.
 
+        The noise of two periods has the covariances `shared`, up to the size of each period's errors.
+
         Returns
         -------
         estimates : ndarray, shape (periods, queries)
         covariance : ndarray, shape (periods, queries, periods, queries)
         """
         count = len(queries)
+        # the error of a sum gives the covariance of its two queries
         sums = [queries[i] + queries[j] for i in range(count) for j in range(i + 1, count)]
         both = [one.spanned(self.names, np.stack([*queries, *sums])) for one in self.releases]
         values = np.array([answers[:count] for answers, _ in both])
@@ -358,6 +370,7 @@ class JointQueries:
             raise PlanError("errors", "estimates without standard errors", "least squares, or simulated errors",
                             'set reconstruct.method = "least-squares", or leave reconstruct.errors out')  # fmt: skip
 
+        # total variance of each period's queries
         sizes = np.trace(each, axis1=1, axis2=2)
         scale = np.sqrt(sizes / max(sizes[0], 1e-300))
         deviations = np.sqrt(np.diagonal(self.shared))
@@ -482,6 +495,9 @@ def share_outcome(domain: Domain, query: Any) -> Outcome:
 def mean_outcome(answered: Answered, name: str) -> Outcome:
     """Return the outcome of a mean of an attribute of numbers or a number.
 
+    An outcome has rows t and n over the cells: t is the value relative to the centre, in units of half the range, and n
+    is 1 for records that count. Bins have three rows: midpoints, lower ends and upper ends.
+
     Raises
     ------
     JobError
@@ -516,6 +532,9 @@ def summed(
     """Return Σ k of the sums of an attribute of numbers or a number in groups at periods; see `linear`.
 
     The estimate has records at the midpoints of their bins, and the interval any position, as in `compared`.
+
+    A lower end of the interval has the groups of positive weight at the lower ends of their bins, the others at the
+    upper ends.
     """
     if name in records.domain.number_names:
         values = [number_named(records.domain, name, "difference").cell_values]
@@ -569,6 +588,7 @@ def combined(
              for group, row in zip(groups, rows, strict=True)]  # fmt: skip
     values, covariance = records.moments([query for pair in whole for query in pair])
     places = [(period, group) for period, group in np.ndindex(weights.shape) if weights[period, group]]
+    # queries 2g and 2g + 1 are t and n of group g
     pairs = [slice(2 * group, 2 * group + 2) for _, group in places]
     ratios = [Ratio.of(values[period, own], covariance[period, own, period, own], outcome.ends, sampled=population,
                        square=_square(records, outcome, groups[group], period) if population else None)
@@ -578,6 +598,7 @@ def combined(
     for i, j in np.ndindex(correlations.shape):
         if i < j:
             (first, one), (second, other) = places[i], places[j]
+            # t - θn of either ratio; records in both groups add their sampling covariance
             contrast = np.array([1.0, -ratios[i].value]), np.array([1.0, -ratios[j].value])
             shared = contrast[0] @ covariance[first, pairs[i], second, pairs[j]] @ contrast[1]
             if population and first == second and (whole[one][1] * whole[other][1]).any():
@@ -626,6 +647,7 @@ def compared(
 
     middle, lowest, highest = found[0], found[min(1, len(found) - 1)], found[-1]
     unit = outcome.scale if scale == "difference" else 1.0
+    # a range found by a search clips some values: each mean may be off by both limits
     clipped = sum(outcome.clipped) / unit * float(np.abs(weights).sum())
 
     def limits(half: float) -> tuple[float, float]:
@@ -695,6 +717,9 @@ def crosstab(
     answered: Answered, names: tuple[str, str], normalize: str | None, level: float, population: bool
 ) -> dict[str, Floats]:
     """Return estimates and ends of intervals of the cells of two attributes, shape (rows, columns).
+
+    `parts` has the cells of each whole of which cells are shares. Queries are the whole, each cell, and their sums,
+    whose errors give the covariance.
 
     Parameters
     ----------

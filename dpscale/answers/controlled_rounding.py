@@ -62,13 +62,18 @@ def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) 
 
 
 def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: float) -> Integers | None:
-    """Return integers at most `more` units beyond rounding down or up; None if there are none."""
+    """Return integers at most `more` units beyond rounding down or up; None if there are none.
+
+    A group is (number of the group of each cell, wanted sums). Rounding up costs less than rounding down if the
+    fraction is at least one half.
+    """
     flat = fitted.reshape(-1)
     near = np.where(np.abs(flat - np.rint(flat)) < CLOSE, np.rint(flat), flat)
     low = np.maximum(np.floor(near) - more, 0)
     high = np.where(possible.reshape(-1), np.ceil(near) + more, 0)
     cost = np.where(near - np.floor(near) < 0.5, 1.0, -1.0) * (1 + np.abs(2 * (near - np.floor(near)) - 1))
     matrix, wanted = _margins(groups, flat.size), np.concatenate([own for _, own in groups])
+    # with at most two margins every corner of the polytope is integral (a transport problem)
     integral = np.ones(flat.size) if len(groups) > 2 else None
     bounds, margins = optimize.Bounds(low, high), optimize.LinearConstraint(matrix, wanted, wanted)
     found = optimize.milp(cost, integrality=integral, bounds=bounds, constraints=margins, options={"node_limit": NODES})

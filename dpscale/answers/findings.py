@@ -136,7 +136,11 @@ def _cell(domain: Domain, name: str, cell: int) -> str:
 
 
 def findings(answered: Answered, most: int = MOST) -> list[Finding | MeanFinding]:
-    """Return the largest findings of a release, at most one of a table; none without standard errors."""
+    """Return the largest findings of a release, at most one of a table; none without standard errors.
+
+    Departures are sorted by their size in standard errors. Candidates are all cells looked at, because the largest of
+    them is reported. `tail` widens limits of estimates whose errors are simulated.
+    """
     domain, noise = answered.estimates.workload.domain, answered.estimates.noise
     pairs = [names for names in requested_pairs(answered)[:LOOKED_AT] if _may_be_independent(answered, names)]
     singles = [(name,) for name in requested_attributes(answered, LONGEST)[:LOOKED_AT]]
@@ -187,6 +191,7 @@ def _departures(answered: Answered, names: AttributeSet) -> Floats:
     """
     try:
         queries, sampling, shape = _departure_queries(answered, names)
+        # a mean has queries over the number too, but cells of the group only
         ask = answered.spanned if len(shape) < len(names) else answered.linear
         departures, errors = ask(names, queries)
     except (PlanError, TooFewRecords):
@@ -206,6 +211,9 @@ def _departure_queries(answered: Answered, names: AttributeSet) -> tuple[Floats,
     """Return the queries D of the cells of a table, their variances without dependence, and the shape of the cells.
 
     Raises TooFewRecords for a table without estimated records.
+
+    `queries` becomes the Kronecker product of e - p 1 over the attributes (see the module), `sampling` n p (1 - p) q (1
+    - q). Of one attribute, p are equal shares of the listed cells.
     """
     domain = answered.estimates.workload.domain
     if names[-1] in domain.number_names:
@@ -228,7 +236,11 @@ def _departure_queries(answered: Answered, names: AttributeSet) -> tuple[Floats,
 
 
 def _mean_queries(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats, tuple[int, ...]]:
-    """Return the queries D of the groups of a mean, and their largest variances without dependence."""
+    """Return the queries D of the groups of a mean, and their largest variances without dependence.
+
+    A query is the sum of a number less its mean, in a group less the group's share. The largest variance of values with
+    a mean within low and high is (high - mean)(mean - low).
+    """
     by, name = names
     domain = answered.estimates.workload.domain
     number, groups = domain[name], domain[by].size
@@ -247,7 +259,11 @@ def _mean_queries(answered: Answered, names: AttributeSet) -> tuple[Floats, Floa
 
 
 def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float, level: float) -> Iterator[Finding]:
-    """Yield the largest finding of a table, if there is any; of equal ones the one above its expectation."""
+    """Yield the largest finding of a table, if there is any; of equal ones the one above its expectation.
+
+    `sizes` are the departures in errors. `inside` selects the cell and `every` the records of its group, so that their
+    ratio is the cell's share.
+    """
     domain = answered.estimates.workload.domain
     width = half_width(level, answered.estimates.noise)
     values, _ = answered.cells(names)
@@ -270,6 +286,7 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
             continue
         low, high = np.clip(ends, 0, 1)
         if not low <= expected <= high:
+            # number of the attribute that is described; the other one groups
             at = 1 - by if group else 0
             error = (ends[1] - ends[0]) / 2 / width
             told = float(np.clip(share, 0, 1)), float(low), float(high)
@@ -280,7 +297,10 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
 def _first_mean(
     answered: Answered, names: AttributeSet, sizes: Floats, least: float, level: float
 ) -> Iterator[MeanFinding]:
-    """Yield the largest finding of a table of means, if there is any."""
+    """Yield the largest finding of a table of means, if there is any.
+
+    A mean whose interval contains that of all records is no finding.
+    """
     by, number = names
     groups, every = mean_table(answered, number, (by,), level), mean_table(answered, number, (), level)
     expected = every["estimate"][0].as_py()

@@ -124,6 +124,7 @@ def independence_test(
         raise TooFewRecords("test", " and ".join(names), "a table with more records than noise",
                             "use a larger group")  # fmt: skip
 
+    # the p-value counts the observed table as one of the simulated ones, so it is never 0
     statistic, freedom = sum(one.statistic for one in found), sum(one.freedom for one in found)
     above = int((np.sum([one.simulated for one in found], axis=0) >= statistic).sum())
     share = sum(one.noise for one in found) / freedom
@@ -140,7 +141,11 @@ class _Stratum(NamedTuple):
 
     @classmethod
     def of(cls, table: Floats, noise: Floats, random: np.random.Generator) -> _Stratum:
-        """Return the statistic of a table under draws of its noise, shape (WEIGHING + draws, J, K)."""
+        """Return the statistic of a table under draws of its noise, shape (WEIGHING + draws, J, K).
+
+        The first WEIGHING draws estimate the covariance of the noise, so that the others, which simulate tables, are
+        independent of the weights. `bases` have orthonormal contrasts of each axis as rows.
+        """
         weighing, noise = noise[:WEIGHING], noise[WEIGHING:]
         rows, columns = (_shares(table.sum(axis=axis)) for axis in (1, 0))
         total = max(float(table.sum()), 1.0)

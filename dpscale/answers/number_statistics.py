@@ -103,7 +103,10 @@ def ratio_table(answered: Answered, name: str, other: str, by: Sequence[str], le
 def _ratio_answers(
     answered: Answered, both: AttributeSet, by: AttributeSet, names: tuple[str, str], cells: tuple[int, ...]
 ) -> tuple[list[float], list[float]]:
-    """Return the estimates of Σ a and Σ b in a group; and their variances and covariance."""
+    """Return the estimates of Σ a and Σ b in a group; and their variances and covariance.
+
+    The variance of a + r b is Var a + r² Var b + 2 r Cov(a, b), which is solved for the covariance.
+    """
     first, second = (_sum_query(answered.estimates.workload.domain, both, by, name, cells) for name in names)
     ratio = np.abs(first).max() / np.abs(second).max()  # of comparable size, for the error of their sum
     pairs = [answered.estimates.answer(both, query) for query in (first, second, first + ratio * second)]

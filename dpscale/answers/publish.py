@@ -91,6 +91,9 @@ def publish(
 
     Tables of numbers whose groups have no published counts, and statements, are omitted if counts below a minimum are
     hidden.
+
+    `found` has the integer tables and the sets without one, with the reasons. `left_out` keeps the reasons of requested
+    sets.
     """
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
     has_levels = names_levels(answered, requested)
@@ -133,7 +136,11 @@ def _ends(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats] | No
 
 
 def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: int, most_cells: int) -> WholeTables:
-    """Return tables of attributes that are no levels of hierarchies, fitted to the margins of smaller ones."""
+    """Return tables of attributes that are no levels of hierarchies, fitted to the margins of smaller ones.
+
+    The sets are `closed`: they contain the common margins of each two, smallest first, so that each table is fitted to
+    the margins that it shares with earlier ones.
+    """
     whole: dict[AttributeSet, Integers] = {(): np.array(total)}
     errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     domain = answered.estimates.workload.domain
@@ -168,6 +175,7 @@ def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[t
     """Yield the queries that are listed by predicates over the sets: counts as non-negative integers."""
     for part, names, table in answered.listed(0.95):
         by = tuple(name for name in names if name not in part.domain.number_names)
+        # queries over unpublished sets are no tables of this publication
         if by and by not in requested:
             continue
         values = table["estimate"].to_numpy()
@@ -200,6 +208,8 @@ def chosen(
     """Return the named sets, or all sets of the workload with a degree.
 
     `others` states that the publication has other tables, so that there need not be a small set.
+
+    A set is small enough with at most MOST_CELLS cells, or MOST_TREE_CELLS with a level of a hierarchy.
 
     Raises
     ------
@@ -255,6 +265,8 @@ def write_published(
     An older publication is replaced; a folder with other files is refused. `counted` states in words what is counted of
     a privacy unit (`Protection.counted`), `about` has the words of the job for readers. Counts below `minimum`, and
     numbers of such groups, are not published.
+
+    A standard error above `limit` times the count makes a figure unreliable (`flag`).
     """
     description = f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION
     if BOOK_FORMAT in formats:

@@ -150,6 +150,7 @@ def _published(
     value, error, low, high = (found[one].to_numpy() for one in FIGURES)
     margin = np.maximum(high - value, value - low)
     known = error[np.isfinite(error) & (error > 0)]
+    # decimals at which the smallest error has DIGITS digits
     places = max(DIGITS - 1 - math.floor(math.log10(known.min())), 0) if known.size else 6
     for column, figures in zip(COLUMNS[1:6], (value, margin, low, high, error), strict=True):
         columns[column] = pa.array(np.round(figures, places), from_pandas=True)

@@ -104,7 +104,11 @@ class TableLattice:
                 yield self.named({**depths, own: depths[own] - 1})
 
     def closed(self, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
-        """Return the sets, their single attributes, common sums, and those at all levels above, smallest first."""
+        """Return the sets, their single attributes, common sums, and those at all levels above, smallest first.
+
+        At most about MOST_COMMON sets are closed under common sums. `raised` yields the sets with one hierarchy at the
+        level above, or without it.
+        """
         found = dict.fromkeys(sets)
         fresh = list(found)
         while fresh and len(found) <= MOST_COMMON:
@@ -237,6 +241,8 @@ def names_levels(answered: Answered, requested: Sequence[AttributeSet]) -> bool:
 def tree_tables(answered: Answered, requested: Sequence[AttributeSet], total: int, most_cells: int) -> WholeTables:
     """Return whole tables that add up.
 
+    Levels that a deeper level of the set implies are left out of it (`reduced`), and added again at the end.
+
     Parameters
     ----------
     answered : Answered
@@ -300,6 +306,9 @@ class _Maker:
         """Return tables by set, and the sets whose table could not be made with the reasons.
 
         A set that is a sum of one that was not made may be in neither.
+
+        `sources` yields groups of sets with the same levels, and for each set the one of which it is a sum. If the
+        tables that share common sums contradict each other, they are made one after the other instead.
         """
         whole: dict[AttributeSet, Integers] = {(): np.array(self.total)}
         why = dict[AttributeSet, str]()
@@ -345,7 +354,10 @@ class _Maker:
     def _in_turn(
         self, group: Sequence[AttributeSet], whole: Mapping[AttributeSet, Integers], wanted: Sequence[AttributeSet]
     ) -> tuple[dict[AttributeSet, Integers], dict[AttributeSet, str]]:
-        """Add the tables of some levels to those above one after the other: each matches those made before it."""
+        """Add the tables of some levels to those above one after the other: each matches those made before it.
+
+        `largest` are the sets of the group that are no sums of others; the rest are sums of them.
+        """
         made, failed = dict(whole), dict[AttributeSet, str]()
         largest = self.lattice.maximal(group)
         for names in [*(names for names in group if len(names) == 1), *largest, *group]:
@@ -365,7 +377,10 @@ class _Maker:
         failed: dict[AttributeSet, str],
         wanted: Sequence[AttributeSet],
     ) -> None:
-        """Add the table of a set, or the reason why there is none."""
+        """Add the table of a set, or the reason why there is none.
+
+        LOST begins the reasons that are consequences of another failure.
+        """
         lost = [above for above in self.lattice.raised(names) if above not in made]
         if lost:
             failed[names] = f"{LOST} {', '.join(lost[0])}, of which it consists, was not made"
@@ -384,7 +399,11 @@ class _Maker:
         whole: Mapping[AttributeSet, Integers],
         wanted: Sequence[AttributeSet],
     ) -> Integers | str:
-        """Return the table of a set that matches the tables of its sums, or why there is none."""
+        """Return the table of a set that matches the tables of its sums, or why there is none.
+
+        `margins` has the known tables of which this one must have the sums. One margin needs a fit in each of its
+        cells, two joined ones in rows and columns of blocks, and more an integer program.
+        """
         lattice, shape = self.lattice, self.lattice.domain.shape(names)
         estimate = self._estimate(names, wanted)
         if estimate is None:
@@ -423,7 +442,11 @@ class _Maker:
         estimate: tuple[Floats, Floats],
         allowed: Flags,
     ) -> Integers | str:
-        """Return a table with any number of margins, fitted block by block of the cells of their common sums."""
+        """Return a table with any number of margins, fitted block by block of the cells of their common sums.
+
+        Cells with the same common sum are a block, which no margin connects with others. `groups` has, for each margin,
+        the number of the sum of each cell and the targets.
+        """
         common = reduce(self.lattice.common, margins)
         blocks = Lines.of(self.lattice.parts(common, names), np.zeros(self.lattice.domain.cells(common), np.int64))
         if int(np.diff(blocks.starts).max()) > self.most_cells:
@@ -438,6 +461,7 @@ class _Maker:
                 used, group = np.unique(part[cells], return_inverse=True)
                 groups.append((group, targets[used]))
 
+            # all sums of the block are zero, and so are its cells
             if not groups[0][1].any():
                 continue
 

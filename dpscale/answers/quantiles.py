@@ -92,7 +92,11 @@ def tail_quantile(edges: Floats, above: Floats, error: float, records: float, wa
 def _line(
     x: Floats, t: Floats, error: float, errors: Floats, power: float, wanted: float
 ) -> tuple[float, float, float]:
-    """Return the weighted misfit of a line in t^power, its value beyond the last edge, and the standard error."""
+    """Return the weighted misfit of a line in t^power, its value beyond the last edge, and the standard error.
+
+    `x` are the edges, `t` the transformed shares beyond them, and `errors` their standard errors. `local` is the slope
+    of x in t, by which a distance in x becomes one in t.
+    """
     scaled, weights = t**power, 1 / errors**2
     centred = scaled - np.average(scaled, weights=weights)
     precision = float(weights @ centred**2)
@@ -154,6 +158,7 @@ class CumulativeCounts:
         if len(some) == n:
             return np.asarray(some)
 
+        # the first and last value repeated, so that a window of four has two known cells on each side of an interval
         padded = np.concatenate([some[:1], some, some[-1:]])
         near = np.lib.stride_tricks.sliding_window_view(padded, 4).max(axis=1)
         interval = np.searchsorted(self.places, np.arange(n), side="right") - 1
@@ -176,6 +181,9 @@ class CumulativeCounts:
     ) -> Estimate | None:
         """Return the quantile by the model of a tail if its bin, or its interval from whole bins, is wide, else None.
 
+        `share` has the cumulative shares at the edges, `above` the shares beyond them. FROM is the largest share that
+        counts as a tail.
+
         Raises
         ------
         WideInterval
@@ -191,6 +199,7 @@ class CumulativeCounts:
         above, error = np.clip(1 - share, 0, 1), error / records
         wide = found is not None and found.high - found.low > MOST_WIDTH * abs(found.estimate)
         at_end = is_wide(edges, cell) and not above[cell + 1] > width * error
+        # not in the tail of positive values, or neither the interval nor the bin is wide
         if edges[cell] <= 0 or above[cell] > FROM or not (wide or at_end):
             return None
 

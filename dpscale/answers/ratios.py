@@ -53,6 +53,8 @@ def figures_of(part: WorkloadPart, answers: Floats, errors: Floats, width: float
 def mean_figures(statistic: Statistic, answers: Floats, errors: Floats, width: float) -> Figures:
     """Return the figures of means; they are nan where n cannot be distinguished from 0.
 
+    The last axis of `answers` has t, n and t + n, because the error of the sum gives the covariance.
+
     Parameters
     ----------
     statistic : Statistic

@@ -252,7 +252,11 @@ class _Rows:
         return Figures(*(np.where(seen, one, np.nan) for one in figures))
 
     def _ratio_sum(self, value: RatioSum) -> Figures:
-        """Return the figures of a sum of ratios, by the limits of `answers.conclusions`."""
+        """Return the figures of a sum of ratios, by the limits of `answers.conclusions`.
+
+        The covariance of t - θn of each two ratios (`shared`) gives the correlations of the combination; see the module
+        conclusions.
+        """
         estimates, moments = self.moments([own for one in value.ratios for own in (one.above, one.below)])
         constants = [own.constant for one in value.ratios for own in (one.above, one.below)]
         weights, shift = np.array([one.scale for one in value.ratios]), sum(one.shift for one in value.ratios)
@@ -285,6 +289,7 @@ class _Rows:
         seen = _seen(n, moments[:, 2, 2], self.width) & (n > 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean, square = t / n, q / n
+            # derivatives by q, t and n, each times n
             slope = np.stack([np.ones_like(mean), -2 * mean, 2 * mean**2 - square], axis=-1)
             errors = np.sqrt(np.maximum(np.einsum("ri,rij,rj->r", slope, moments, slope), 0.0)) / n
             scale = value.scale**2 * (n / (n - 1) if value.sample else 1.0)
@@ -293,6 +298,7 @@ class _Rows:
             estimate, errors = scale * np.clip(variance, 0, None), scale * errors
             if value.root:
                 estimate, low, high = np.sqrt(estimate), np.sqrt(low), np.sqrt(high)
+                # the error of a root is that of the variance over twice the root
                 errors = errors / (2 * estimate)
         return Figures(*(np.where(seen, one, np.nan) for one in (estimate, errors, low, high)))
 
@@ -300,6 +306,9 @@ class _Rows:
         """Return a quantile for each row from noisy cumulative counts, with half of its interval as error.
 
         Variances of two sums and of their total give the covariances of the counts with the last one.
+
+        `terms` are the cumulative counts; the last is the total. `moments` has Var C, Cov(C, N) and Var N, as in
+        `answers.quantiles`.
         """
         attribute, terms = self.block.rank_terms(value)
         up_to = [TermSum(((1.0, term),)) for term in terms]
@@ -321,8 +330,13 @@ class _Rows:
         return Figures(*found.T)
 
     def moments(self, values: Sequence[TermSum]) -> tuple[Floats, Floats]:
-        """Return estimates of combinations without their constants, shape (values, rows), and their covariance."""
+        """Return estimates of combinations without their constants, shape (values, rows), and their covariance.
+
+        A combination is divided by its unit first, because the error of a sum of very different sizes would lose
+        digits.
+        """
         units = np.array([unit_of(value) for value in values])
+        # combinations of constants alone have no error
         live = [place for place, value in enumerate(values) if value.terms]
         if len(live) < len(values):
             rows = math.prod(self.block.shape)
@@ -337,7 +351,11 @@ class _Rows:
         return (answers[:, : len(values)] * units).T, covariances(errors, len(values)) * np.outer(units, units)
 
     def _answers(self, values: Sequence[TermSum]) -> tuple[Floats, Floats]:
-        """Return estimates and standard errors of combinations, shape (rows, values)."""
+        """Return estimates and standard errors of combinations, shape (rows, values).
+
+        `combined` writes combinations that differ in one attribute as one product of matrices: `arrays` has the rows of
+        the differing attribute, which is "" if only factors differ.
+        """
         found = self.block.combined(values)
         if found is None or self._over_levels(found[0], found[1], found[2]):
             return self._one_by_one(values)
@@ -413,7 +431,10 @@ class _Having:
         self.selection, self.columns, self.rows = selection, columns, len(columns[0][0])
 
     def truth(self, node: Any) -> Truth:
-        """Return the rows for which a condition of HAVING is true, and where it is known."""
+        """Return the rows for which a condition of HAVING is true, and where it is known.
+
+        A `Truth` has the rows for which the condition is true and those for which it is known.
+        """
         match node:
             case exp.Paren():
                 return self.truth(node.this)

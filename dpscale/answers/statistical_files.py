@@ -110,6 +110,8 @@ def cube_of(
 ) -> Cube:
     """Return a published table as a cube.
 
+    `places` has the position of each row in every dimension; a table without attributes is one cell.
+
     Parameters
     ----------
     name : str
@@ -184,6 +186,7 @@ def px_text(cube: Cube, source: str) -> str:
         _px(f'CODES("{heading}")', *measures),
         _px("SOURCE", source), _px("NOTEX", "#".join(cube.notes)), "DATA=",
     ]  # fmt: skip
+    # PC-Axis has the heading last, so each line has all measures of a cell
     rows = np.stack([own.reshape(-1) for own in measures.values()], axis=1)
     places = cube.decimals
     lines += [" ".join('".."' if np.isnan(one) else f"{one:.{places}f}" for one in row) for row in rows]
@@ -191,7 +194,10 @@ def px_text(cube: Cube, source: str) -> str:
 
 
 def _px(keyword: str, *values: Any) -> str:
-    """Return a keyword with its values; a long text is a sequence of parts, and a list has lines."""
+    """Return a keyword with its values; a long text is a sequence of parts, and a list has lines.
+
+    A line of PC-Axis has at most LINE characters, and longer texts are several quoted strings.
+    """
     if len(values) == 1 and isinstance(values[0], int):
         return f"{keyword}={values[0]};"
     texts = [_quoted(str(value)) for value in values]
@@ -234,6 +240,7 @@ def json_stat(cube: Cube, source: str) -> dict[str, Any]:
     """Return a cube as a JSON-stat 2.0 dataset; measures are the last dimension."""
     names = [one.name for one in cube.dimensions]
     metric = MEASURE
+    # an attribute may have the name of the dimension of measures
     while metric in names:
         metric += "_"
     dimensions = {one.name: _category(one.title, dict(zip(one.codes, one.labels, strict=True)))

@@ -132,6 +132,9 @@ def query_ratio(
 ) -> Estimate:
     """Return the ratio of two linear queries over the cells of a set, with Fieller's interval; see `mean`.
 
+    `below` and `above` are the estimates of the denominator and the numerator; the third query is their sum, whose
+    error gives the covariance.
+
     Raises
     ------
     JobError
@@ -168,7 +171,10 @@ def cells_of(attribute: Attribute, value: Any) -> list[int]:
 
 
 def share(answered: Answered, name: str, cells: Sequence[int], level: float, group: Group = ()) -> Estimate:
-    """Return the share of the records of a group that lie in some cells of an attribute, from 0 to 1."""
+    """Return the share of the records of a group that lie in some cells of an attribute, from 0 to 1.
+
+    A group is (attribute, cell) pairs; `every` selects its records and `inside` those in the cells.
+    """
     domain, names = answered.estimates.workload.domain, (name, *(by for by, _ in group))
     inside, every = np.zeros((2, *(domain[one].size for one in names)))
     every[(slice(None), *(cell for _, cell in group))] = 1
@@ -199,6 +205,7 @@ def value_ends(attribute: Attribute) -> tuple[Floats, Floats]:
     )
     if attribute.kind == "bins" or attribute.step == 1:
         return lower, upper
+    # an integer is rounded to the nearest multiple of the step
     half = attribute.step / 2
     return np.maximum(lower - half, lower[0]), np.minimum(upper + half, upper[-1])
 
@@ -232,7 +239,11 @@ def numeric_attribute(answered: Answered, name: str) -> Attribute:
 
 
 def listed_queries(answered: Answered, attribute: Attribute, queries: Floats, group: Group) -> tuple[Floats, Floats]:
-    """Return estimates and errors of queries on the listed cells, shape (m, listed), of the records in a group."""
+    """Return estimates and errors of queries on the listed cells, shape (m, listed), of the records in a group.
+
+    Each query is extended by zeros on the cells that are not listed, and multiplied by the indicator of the group's
+    cells.
+    """
     padded = np.zeros((len(queries), attribute.size))
     padded[:, : attribute.listed] = queries
     domain, names = answered.estimates.workload.domain, [name for name, _ in group]
@@ -254,6 +265,9 @@ def cramers_v(counts: Integers) -> float:
     """Return bias-corrected Cramér's V of counts, shape (n_a, n_b).
 
     It is 0 without dependence and 1 if one attribute determines the other; nan without records.
+
+    The bias correction (Bergsma 2013) subtracts the expectation of φ² under independence and shrinks the numbers of
+    rows and columns.
     """
     table = counts[counts.sum(1) > 0][:, counts.sum(0) > 0].astype(np.float64)
     (rows, columns), total = table.shape, table.sum()

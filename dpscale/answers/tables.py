@@ -251,7 +251,10 @@ class Answered:
         return self._linear(names, queries)
 
     def _linear(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
-        """Return answers and standard errors of queries on attributes (shape queries × cells of each) in any order."""
+        """Return answers and standard errors of queries on attributes (shape queries × cells of each) in any order.
+
+        `turned` has the axes in the order of the domain, in which estimates are stored.
+        """
         domain = self.estimates.workload.domain
         ordered = domain.ordered(names)
         simulated = getattr(self.estimates, "errors", None) is not None
@@ -336,6 +339,7 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
         figures = [table[name].to_pylist() for name in FIGURES]
         for at in range(min(len(table), most - len(rows))):
             words = [own[at] for own in texts_of if own[at] != TOTAL] or [TOTAL]
+            # estimate, standard error, low and high
             estimate, _, _, high = (figure[at] for figure in figures)
             half = high - estimate if np.isfinite(high) else None
             rows.append({"family": part.name, "text": " and ".join(words), "estimate": estimate, "half": half})

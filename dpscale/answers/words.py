@@ -40,6 +40,7 @@ def _bins(edges: Sequence[float]) -> list[str]:
         return [f"{_edge(a)} to under {_edge(b)}" for a, b in pairwise(edges[:-1])] + [
             f"{_edge(edges[-2])} to {_edge(edges[-1])}"
         ]
+    # the last whole value of each bin; the last edge belongs to its bin
     lasts = [*(edge - 1 for edge in edges[1:-1]), edges[-1]]
     return [_edge(a) if a == b else f"{_edge(a)} to {_edge(b)}" for a, b in zip(edges, lasts, strict=False)]
 

@@ -394,7 +394,11 @@ class ReleaseConclusions(ABC):
         self, scale: str, outcome: Query, exposure: Query, reference: Query | None, where: Query | None,
         by: str | Sequence[str] | None, level: float, population: bool,
     ) -> Contrast | DataFrame:  # fmt: skip
-        """Return a ratio on a log scale, or a row for each stratum."""
+        """Return a ratio on a log scale, or a row for each stratum.
+
+        `exposed` and `others` have 1 for the cells of both groups; `happened` is the outcome as a share. The weights 1
+        and -1 give the difference of logarithms (or logits), which is the ratio.
+        """
         strata = [by] if isinstance(by, str) else list(by or ())
         queries = [outcome, exposure, reference, where]
         if (own := self.over(*map(_named, queries), strata)) is not self:

@@ -466,6 +466,7 @@ def plan_sql(  # noqa: PLR0913
         "mechanism": {"name": mechanism},
     }
     made = ReleasePlan(with_structures(content, Path.cwd()), Path.cwd())
+    # raises an error for statements that cannot be answered
     _ = made.job.build_workload(made.job.read_domain())
     return made
 
@@ -553,7 +554,10 @@ def _stored_domain(domain: Domain) -> str:
 
 
 def _part_table(part: Any) -> dict[str, Any]:
-    """Return the table [[workload]] of a part of a workload."""
+    """Return the table [[workload]] of a part of a workload.
+
+    The weight of a part has the unit of its numbers, which a job states without it.
+    """
     family = getattr(part, "family", None)
     if family is None:
         return _listed_table(part)

@@ -161,10 +161,12 @@ class Session:
         self._engine = {"client": client, "scheduler": scheduler}
         self._progress, self._analyst, self._fresh = progress, analyst, fresh
         self._delta, self._checked = USUAL_DELTA, ""
+        # a plan of any statement has the ledger and the name of the dataset
         privacy = self._alone("SELECT COUNT(*) AS n FROM t", 1.0).job.privacy
         self._ledger, self._dataset = privacy.ledger, canonical(str(privacy.dataset))
         self._check_cap(cap)
         called = hashlib.sha256(repr((self._ledger, self._dataset)).encode()).hexdigest()[:12]
+        # the same ledger and dataset have the same folder, so that a session continues
         self._folder = Path(os.path.abspath(folder)) if folder is not None else data_folder() / "sessions" / called
 
     def plan(self, text: str, epsilon: float) -> SessionPlan:
@@ -308,6 +310,8 @@ class Session:
         """Set the cap if the dataset has none. Raises JobError without a cap, or for another one.
 
         Caps of analysts are set by the owner of the ledger, and bound nothing together without one of the dataset.
+
+        `own` states whether this session may set a cap: not one of an analyst.
         """
         pair = isinstance(cap, tuple | list) and len(cap) == len(("epsilon", "delta"))
         if cap is not None and not pair:
@@ -333,7 +337,10 @@ class Session:
         return PublicLedger.open(standing(self._ledger), create=create)
 
     def _refresh(self) -> dict[str, Any]:
-        """Return the account that is charged, with its cap. Raises JobError without a cap that bounds all runs."""
+        """Return the account that is charged, with its cap. Raises JobError without a cap that bounds all runs.
+
+        `whole` is the account of the dataset, and `account` that of the analyst if there is one: both need a cap.
+        """
         with self._opened() as ledger:
             whole = self._stated(ledger, "")
             account = self._stated(ledger, self._analyst) if self._analyst else whole

@@ -88,7 +88,11 @@ def _check_titles(runs: Sequence[tuple[Run, Edition]]) -> None:
 
 
 def read_edition(release: Release, run: Run, limit: float, minimum: int) -> Edition:
-    """Return a release with its published tables, attributes, findings and promise."""
+    """Return a release with its published tables, attributes, findings and promise.
+
+    `limit` is the ratio of standard error to count above which a figure is unreliable, and counts below `minimum` are
+    hidden. The findings and omitted sets are those of the last period.
+    """
     about, told, left_out = run.job.about.model_dump(exclude_none=True), list[str](), list[tuple[str, str]]()
     pages, attributes = dict[str, Sheet](), dict[str, AttributePage]()
     for group, table, answered in _groups(release, run, limit, minimum, about):
@@ -116,7 +120,10 @@ def read_edition(release: Release, run: Run, limit: float, minimum: int) -> Edit
 def _groups(
     release: Release, run: Run, limit: float, minimum: int, about: Mapping[str, str]
 ) -> Iterator[tuple[SheetGroup, Any, dict[str, Answered]]]:
-    """Yield the tables and joins of a release, or its kinds of answers by period, with their answers."""
+    """Yield the tables and joins of a release, or its kinds of answers by period, with their answers.
+
+    A group has a folder and a title of its own if there are several tables, joins or kinds of answers.
+    """
 
     def group(
         folder: str, title: str, table: Any, answered: Answered, source: str = "", period: Any = None
@@ -173,7 +180,10 @@ def _cost(epsilon: float | None, delta: float) -> str:
 
 
 def accounts(runs: Iterator[tuple[Run, Edition]] | Any, ledger: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the cost of the releases of each dataset: by its ledger, or by their manifests if no ledger is readable."""
+    """Yield the cost of the releases of each dataset: by its ledger, or by their manifests if no ledger is readable.
+
+    `ledger` is the ledger that the user named; otherwise each run's own is read if it is there.
+    """
     series = dict[tuple[str, str], list[Edition]]()
     for run, edition in runs:
         place = ledger or str(run.job.privacy.ledger)
@@ -204,7 +214,10 @@ def _read_ledger(place: str, dataset: str, editions: Sequence[Edition], is_given
 
 
 def _by_ledger(stated: Mapping[str, Any], editions: Sequence[Edition], name: str) -> dict[str, Any]:
-    """Return what the site shows of the ledger: sentences on cost and cap, notes, and a row for each release."""
+    """Return what the site shows of the ledger: sentences on cost and cap, notes, and a row for each release.
+
+    `stated` is the account of the dataset in the summary of the ledger.
+    """
     releases, spent, cap = stated["releases"], stated["spent"], stated["cap"]
     number = f"{len(releases):,} release{'s' * (len(releases) != 1)}"
     data = name if name == public_name(None) else f"the dataset {name}"

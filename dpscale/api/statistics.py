@@ -492,7 +492,10 @@ class ReleaseStatistics(ABC):
         return Estimate(row["estimate"], row["low"], row["high"])
 
     def _each(self, several: Sequence[Callable[..., Estimate]], by: str | Sequence[str]) -> DataFrame:
-        """Return a row for each group and each of several statistics."""
+        """Return a row for each group and each of several statistics.
+
+        Rows are ordered by group, then by statistic. A group without an estimate has a reason instead.
+        """
         import pandas as pd
 
         names = checked_groups(self.domain, by)

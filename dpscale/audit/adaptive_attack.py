@@ -143,6 +143,9 @@ def transcript(pair: Pair, which: int, seed: int, scale: float = 1.0) -> Transcr
 
     Selections and measurements alternate until the mechanism selects nothing more. `scale` multiplies the noise (a
     planted fault).
+
+    `values` are the log likelihood ratios of the measurements and of the selections; the observer knows the exact
+    scores of both tables. A selection is a pure function of its label, so each has a stream of its own.
     """
     secret, plan_of_pair = seeded_secret(seed), pair.plan
     decision = plan_of_pair.first_decision()
@@ -279,6 +282,9 @@ def full_selftest(runs: float = 1.0) -> list[Check]:
 
     `taken` and the other arrays have a row for each run: columns with ratios, costs or synthetic counts of the
     outcome.
+
+    Outcomes have a row for each run: ratio of the whole transcript, of its values, their cost, then counts of rows by
+    cell.
 
     Parameters
     ----------

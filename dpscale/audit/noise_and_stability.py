@@ -164,7 +164,10 @@ def shared(parts: Sequence[Floats]) -> bool:
 
 
 def faults(parts: Sequence[Floats], deviations: Sequence[float], pure: bool = False) -> list[str]:
-    """Return the failed tests for the noise of several measurements, each with its standard deviation."""
+    """Return the failed tests for the noise of several measurements, each with its standard deviation.
+
+    `parts` has the noise of each measurement. Only noise below EXACT_BELOW is an exact integer as a float.
+    """
     noise = np.concatenate(parts)
     scales = np.concatenate([np.full(len(part), deviation) for part, deviation in zip(parts, deviations, strict=True)])
     tests = {

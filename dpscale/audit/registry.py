@@ -104,7 +104,10 @@ def _unit(run: Run) -> dict[str, Any]:
 
 
 def _guarantee(run: Run, delta: float) -> dict[str, Any]:
-    """Return the guarantee of the release with those that it refines; rho is null with an additive delta."""
+    """Return the guarantee of the release with those that it refines; rho is null with an additive delta.
+
+    With an additive δ no ρ exists. Figures are null if the noise is public or they are infinite.
+    """
     cost: Cost = run.pooled_cost
     delta = float_above(cost.delta) if cost.is_pure else delta
     squared = float_above(cost.squared_mu)

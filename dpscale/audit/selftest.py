@@ -257,7 +257,10 @@ NEEDED = {name: 3000 if name in WEAKER else 500 for name in PLANTED}
 
 
 def selftest(progress: Progress = silent) -> list[Check]:
-    """Return (name, passed, detail) of each check; takes about 30 seconds of one core."""
+    """Return (name, passed, detail) of each check; takes about 30 seconds of one core.
+
+    Faults are planted into the last of the mechanisms; WEAKER lists those that Laplace noise must reveal too.
+    """
     pending: list[Callable[[], Check]] = []
     for mechanism, noise in product(MECHANISMS, (GAUSSIAN, LAPLACE)):
         pending += [partial(check, mechanism, noise) for check in (_law, _stability, _attack)]
@@ -321,7 +324,11 @@ def _attack(mechanism: str, noise: str) -> Check:
 
 
 def _planted(name: str, case: Case) -> Check:
-    """Return the check that the attack finds a planted fault: its lower bound exceeds the claim."""
+    """Return the check that the attack finds a planted fault: its lower bound exceeds the claim.
+
+    `first` and `second` are the neighbouring tables that the mechanism distinguishes best. A data-dependent domain
+    shows itself by a record in an empty table.
+    """
     first, second = worst_pair(case)
     if name == "a data-dependent domain":
         first, second = first * 0, first * 0

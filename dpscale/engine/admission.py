@@ -155,7 +155,11 @@ class Admission:
         self._silent.clear()
 
     def _ask(self, workers: Sequence[str], checks: Sequence[Check]) -> None:
-        """Admit the workers that pass some checks; raise the error of the first check that one does not pass."""
+        """Admit the workers that pass some checks; raise the error of the first check that one does not pass.
+
+        A worker answers None if it passes, (number of the question, fault) if not, or an exception. The first check
+        that fails is reported, with all workers that fail it.
+        """
         if not workers:
             return
 
@@ -221,6 +225,7 @@ def ask(
 
     async def answer(worker: str) -> None:
         found = await _answer(client, worker, function, *arguments)
+        # these show that the worker did not answer; it is asked again later
         if not isinstance(found, (OSError, TimeoutError, MemoryError)):
             answers[worker] = found
 
@@ -232,6 +237,7 @@ def ask(
 
     with cluster_errors(client, "check"):
         run_limited(client, all_answers, 2 * seconds, lambda: notice(len(answers), len(workers)))
+        # distinguishes lost workers from a lost scheduler
         if len(answers) < len(workers):
             scheduler_answer(client, lambda: client.nthreads(asynchronous=True))
 

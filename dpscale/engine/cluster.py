@@ -109,7 +109,10 @@ class ClusterEngine(Engine):
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
     ) -> list[Any]:
-        """Return function(item) for every item, in order; a tuple item is unpacked into the arguments."""
+        """Return function(item) for every item, in order; a tuple item is unpacked into the arguments.
+
+        `_paces` has the seconds of a call by label, from which the next map of this label starts its batches.
+        """
         arguments = argument_tuples(items)
         results: list[Any] = [None] * len(arguments)
         batches = Batches(arguments, self.workers, self._paces.get(label))
@@ -131,7 +134,10 @@ class ClusterEngine(Engine):
     def _run_batches(
         self, function: RedactedCall, batches: Batches, label: str, memory: int | None
     ) -> Generator[tuple[int, tuple[float, list[Any]]], None, None]:
-        """Run batches, a limited number at once, and yield the start and the result of each as it finishes."""
+        """Run batches, a limited number at once, and yield the start and the result of each as it finishes.
+
+        `window` is the largest number of tasks at the scheduler; new ones are submitted when half of them are finished.
+        """
         watch, name, resources = self._watch(), self._key_prefix(label), self._resources(memory)
         window = min(max(LEAST_TASKS, TASKS_PER_THREAD * self.workers), MOST_TASKS)
         pending: dict[Future, int] = {}
@@ -202,6 +208,7 @@ class ClusterEngine(Engine):
         results: list[Any] = []
         with cluster_errors(self.client, label), _waiting():
             self._admission.check_present()
+            # each number needs one task for each handle
             at_once = min(TASKS_PER_THREAD * self.workers, max(MOST_TASKS // len(handles), self.workers))
             while len(results) < count:
                 numbers = range(len(results), min(len(results) + at_once, count))
@@ -293,6 +300,8 @@ class ClusterEngine(Engine):
         """Check workers that joined or came back, ask all again if nothing finishes, and repeat the progress.
 
         Raises TransientError if tasks of this engine may run on lost workers only.
+
+        `idle` are the seconds since a task finished. A restriction is the set of workers on which some tasks must run.
         """
         if present:
             if min(idle, monotonic() - self._renewed) > answer_seconds():

@@ -170,6 +170,9 @@ def clip_unit_totals(
 ) -> Dropped:
     """Return the rows to leave out and the values to change, so that totals of numbers by unit are bounded.
 
+    A pass has ranges of the hash of units whose rows fit the memory. `found` has the changes of every range for each
+    group.
+
     Parameters
     ----------
     engine : Engine
@@ -182,6 +185,7 @@ def clip_unit_totals(
     through : UnitMap, optional
         Map from the values of the unit's column to the unit.
     """
+    # several partitions may be parts of one file, whose bound counts once
     rows = sum(part.row_bound() for part in {part.path: part for group in groups for part in group}.values())
     _check_changes(rows * CHANGE_BYTES * len(request.numbers), memory)
     sent = send_dropped_rows(engine, dropped)

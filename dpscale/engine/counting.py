@@ -94,7 +94,11 @@ class Pass:
 
 
 def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> list[Pass]:
-    """Divide the sets into passes whose counters fit the memory, and each pass into shards of similar size."""
+    """Divide the sets into passes whose counters fit the memory, and each pass into shards of similar size.
+
+    `limit` are the cells of a pass that fit the memory, `spare` those of its joints, and `count` the number of shards.
+    Three quarters of TASKS are left for counting tasks, times shards.
+    """
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
     spare = min(4 * limit // workers, SPARE_CELLS)
     groups = _group_sets(sets, domain.cells_each(sets), limit)
@@ -215,7 +219,10 @@ def _shards(domain: Domain, sets: Sequence[AttributeSet], cells: Sequence[int], 
 
 
 def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tuple[Partition, ...]]:
-    """Distribute partitions over the workers in groups of similar size, the largest first."""
+    """Distribute partitions over the workers in groups of similar size, the largest first.
+
+    The largest partition goes to the group with the least load so far; ties follow the order of the groups.
+    """
     sizes = {part: part.size() + 1 for part in partitions}
     groups: list[list[Partition]] = [[] for _ in range(min(workers, len(sizes)))]
     loads = [(0, index) for index in range(len(groups))]
@@ -347,9 +354,13 @@ def _seconds(cover: Cover, rows: int) -> float:
 
 
 def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
-    """Return the items of tasks that each count some shards, with about equally many sets, over all partitions."""
+    """Return the items of tasks that each count some shards, with about equally many sets, over all partitions.
+
+    `rows` is an upper bound of the rows, by which the cover is chosen.
+    """
     everything = tuple(part for group in groups for part in group)
     ends = np.cumsum([len(shard.sets) for shard in one.shards])
+    # first shard of each worker, so that all have about equally many sets
     cuts = sorted({int(np.searchsorted(ends, ends[-1] * k / workers)) for k in range(workers)})
 
     items: list[Item] = []

@@ -34,7 +34,10 @@ def exchange_graph(
     numbers: Sequence[int],
     key_name: KeyName,
 ) -> tuple[Graph, list[Any]]:
-    """Return the graph of join([take(handle, number) for all handles]) for all numbers, and the keys of the joins."""
+    """Return the graph of join([take(handle, number) for all handles]) for all numbers, and the keys of the joins.
+
+    A task `take` extracts the part of one number from one handle, so parts travel directly between the workers.
+    """
     graph, taking, joining = Graph(), RedactedCall(take), RedactedCall(_ListFunction(join))
     for number in numbers:
         parts = [(key_name("take"), number, i) for i in range(len(handles))]

@@ -60,7 +60,10 @@ class Shards:
     _bytes: int = 0
 
     def store(self, sets: Sequence[AttributeSet], counted: Sequence[tuple[Pass, list[Handle]]] = ()) -> None:
-        """Store counted passes, then count and store more of the sets while they fit the memory."""
+        """Store counted passes, then count and store more of the sets while they fit the memory.
+
+        Counts may occupy half of the memory setting; the other sets are counted again when they are needed.
+        """
         for one, handles in counted:
             self._store_pass(one, handles, sets)
         remaining = [names for names in sets if not self._contains(names)]
@@ -115,7 +118,10 @@ class Shards:
         self._bytes += self._size(wanted.intersection(one.sets))
 
     def _pack_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[ShardRequest]:
-        """Return the shards of a pass: counted layouts combined into a few per thread, fewer if they are small."""
+        """Return the shards of a pass: counted layouts combined into a few per thread, fewer if they are small.
+
+        `many` handles are combined into one shard. A shard is named by its handle and has the sets `mine`.
+        """
         wanted, items = set(sets), []
         shards = shards_of(len(wanted.intersection(one.sets)), one.cells, self.engine.workers)
         many = -(-len(handles) // shards)

@@ -229,7 +229,10 @@ def batch_graph(function: Callable[..., Any], batches: Batches, most: int, name:
 
 
 def call_graphs(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str, send: Send) -> list[Graph]:
-    """Return graphs of one message each that contain one call for each item."""
+    """Return graphs of one message each that contain one call for each item.
+
+    The arguments of a task are pickled here, so that its size is known; a graph has at most MOST_SENT bytes.
+    """
     graphs, total = list[Graph]([{}]), 0
     for number, item in enumerate(items):
         task, size = pickle_task(Call(function, [item]), send)

@@ -155,7 +155,10 @@ class Watch:
                 self._check_connection()
 
     def _check_connection(self) -> None:
-        """Raise TransientError if the scheduler is lost, or if there has been no worker for too long."""
+        """Raise TransientError if the scheduler is lost, or if there has been no worker for too long.
+
+        `_patience` are the seconds without any worker after which the cluster counts as lost.
+        """
         if self._client.status not in ("running", "connecting"):
             raise lost_scheduler()
         if monotonic() - self._checked < POLL_SECONDS:

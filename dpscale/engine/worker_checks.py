@@ -196,7 +196,10 @@ def worker_problem(token: str, content: bytes, fingerprints: Mapping[str, bytes]
 
 
 def check_worker_memory(workers: Workers, needed: int, what: str) -> None:
-    """Raise PlanError if a task needs more bytes than the smallest worker has per thread."""
+    """Raise PlanError if a task needs more bytes than the smallest worker has per thread.
+
+    BASE is the memory of a process without tasks. Workers without a limit are not checked.
+    """
     capacities = {
         worker: max(info["memory_limit"] - BASE, 0) // info["nthreads"]
         for worker, info in workers.items()

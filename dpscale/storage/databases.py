@@ -98,6 +98,7 @@ def _parsed(text: str) -> DatabaseAddress:
         raise DataError(FIELD, f"an address of kind {scheme!r}" if mark and scheme.isalnum() else "no address", TAKES,
                         "fix it, or export the table to files")  # fmt: skip
     place, _, stated = rest.partition("?")
+    # a plus sign in a query is no blank
     pairs = parse_qsl(stated.replace("+", "%2B"), keep_blank_values=True)
     keys = {name: value for name, value in pairs if name in KEYS}
     options = [(name, value) for name, value in pairs if name not in KEYS]
@@ -145,6 +146,8 @@ def connection_of(address: DatabaseAddress) -> tuple[str, str]:
     """Return the kind of a database, and the address or path by which its driver opens it, which may have a password.
 
     Raises DataError if the environment variable of the address is not set, or has no address.
+
+    An address of kind VARIABLE names an environment variable that has the address itself.
     """
     if address.is_file:
         return address.scheme, address.place

@@ -308,7 +308,10 @@ def read_text(path: Path) -> str:
 
 
 def toml_fault(error: ValueError | RecursionError, path: Any) -> str:
-    """Return the position of a TOML syntax error in a file without quoting it, because it may contain records."""
+    """Return the position of a TOML syntax error in a file without quoting it, because it may contain records.
+
+    The line is read only to see whether a decimal comma stands at the position; it is not quoted.
+    """
     if isinstance(error, RecursionError):
         return " (brackets or keys are nested too deeply)"
     found = re.search(r"\(at (line (\d+), column (\d+))\)$", str(error))

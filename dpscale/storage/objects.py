@@ -97,7 +97,10 @@ def located(folder: Path, path: str) -> str:
 
 
 def check_url(path: str) -> None:
-    """Raise DataError for an address with credentials, which is not repeated, or of a store that cannot list files."""
+    """Raise DataError for an address with credentials, which is not repeated, or of a store that cannot list files.
+
+    `user` is the part of the address before an @, in which a colon separates a password.
+    """
     if is_database(path):
         read_address(path)
     if not is_url(path) or is_database(path):
@@ -106,6 +109,7 @@ def check_url(path: str) -> None:
     scheme, _, rest = path.partition("://")
     user = rest.partition("/")[0].rpartition("@")[0]
     query = rest.partition("?")[2].partition("/")[0]
+    # a password, parameters such as keys, or a chain of fsspec file systems
     if ":" in user or "=" in query or "::" in path:
         raise DataError(
             FIELD,

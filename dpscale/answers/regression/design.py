@@ -126,7 +126,11 @@ class Design:
         return known * number_powers(self.domain[name], power) if power else known
 
     def check_independent(self) -> None:
-        """Raise JobError for columns that are linearly dependent over the cells."""
+        """Raise JobError for columns that are linearly dependent over the cells.
+
+        Second moments are taken over all cells with equal weight; a smallest eigenvalue of zero shows the first
+        dependent column.
+        """
         moments = np.array([[self._mean(one, other) for other in self.columns] for one in self.columns])
         scale = 1 / np.sqrt(np.maximum(np.diag(moments), 1e-300))
         moments = moments * np.outer(scale, scale)
@@ -141,7 +145,11 @@ class Design:
 
 
 def number_powers(number: Any, power: int) -> Floats:
-    """Return the first or second power of a number as a query on its cells."""
+    """Return the first or second power of a number as a query on its cells.
+
+    Cells of a number with squares are the ends and two more, at which the values t are placed in -1 to 1; x is the
+    middle plus half the range times t.
+    """
     if power == 1:
         return np.asarray(number.cell_values)
     if power > 2 or not number.squares:
@@ -214,6 +222,8 @@ class Frames:
     def names_in(self, expression: str) -> tuple[AttributeSet, tuple[str, ...]]:
         """Return the attributes and the numbers of an expression.
 
+        Names in backticks may be no Python names, so they are replaced by placeholders before the expression is parsed.
+
         Raises
         ------
         JobError
@@ -248,7 +258,11 @@ class Frames:
         return self.domain.ordered(attributes), tuple(numbers)
 
     def frame(self, cells: Mapping[str, Any], rows: int) -> DataFrame:
-        """Return rows with given cells of some attributes; the other attributes have their first cell, numbers 1."""
+        """Return rows with given cells of some attributes; the other attributes have their first cell, numbers 1.
+
+        `cells` has the numbers of cells by attribute. Numbers are 1 because a column is linear in them; their values
+        come later.
+        """
         import pandas as pd
 
         columns: dict[str, Any] = {name: np.ones(rows) for name in self.domain.number_names}
@@ -283,7 +297,10 @@ def unsupported(part: str) -> JobError:
 
 
 def _outcome(frames: Frames, text: str) -> DesignColumn:
-    """Return the outcome as a column."""
+    """Return the outcome as a column.
+
+    A number alone, a boolean attribute, or an expression of attributes such as a condition can be the outcome.
+    """
     attributes, numbers = frames.names_in(text)
     if numbers:
         if attributes or len(numbers) > 1 or QUOTED.sub(r"\1", text) != numbers[0]:

@@ -114,6 +114,9 @@ def _linear(estimates: Estimates, design: Design, population: bool) -> Regressio
 
     Columns are scaled to comparable size first. `population` adds the sampling variance of the records to the variance
     of the noise: from the joint table of cells if there is one, else with equal variance of the residuals.
+
+    `places[i, j]` is the number of the moment of columns i and j, so that `gram` = XᵀX and `right` = Xᵀy. Columns are
+    divided by scales, which the last step reverts.
     """
     columns, scales = (*design.columns, design.outcome), _scales(design)
     count = len(design.columns)
@@ -153,7 +156,10 @@ def _query(design: Design, number: int, columns: tuple[DesignColumn, ...], scale
 
 
 def _answered(estimates: Estimates, queries: list[SetQueries], count: int) -> tuple[Floats, Floats]:
-    """Return moments and their covariance; queries over the same set are answered together."""
+    """Return moments and their covariance; queries over the same set are answered together.
+
+    `count` is the number of moments; `rows` of a query are the moments to which its values add.
+    """
     by_set: dict[tuple[str, ...], list[SetQueries]] = {}
     for query in queries:
         by_set.setdefault(query.names, []).append(query)
@@ -184,7 +190,11 @@ def _is_measured(estimates: Estimates, names: tuple[str, ...], queries: list[Set
 def _residuals(
     estimates: Estimates, design: Design, gram: Floats, right: Floats, beta: Floats, scale: float
 ) -> tuple[float, float, float]:
-    """Return the number of records, the sum of squared residuals and R²; nan without squares of the outcome."""
+    """Return the number of records, the sum of squared residuals and R²; nan without squares of the outcome.
+
+    `gram`, `right` and `beta` are scaled. The total and the squares of the outcome give R² only if the workload
+    measured squares.
+    """
     one = DesignColumn("", (), np.ones(()))
     y = replace(design.outcome, values=design.outcome.values / scale)
     queries = [_query(design, 0, (one,), 1.0), _query(design, 1, (one, y), 1.0)]
@@ -229,6 +239,9 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
 
     With few rows the score is a function of these numbers and their covariance; with many, its local form at the
     estimate. `population` adds the sampling variance of the records to that of the noise.
+
+    `rows` are the distinct rows of covariates, `numbers` their records and `sums` their outcomes. `counts` are
+    estimates without negative cells, which give a first point.
     """
     names, domain = design.names, design.domain
     if (cells := domain.cells(names)) > MOST_CELLS:
@@ -247,6 +260,7 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
     counts = _without_negative(flat)
     some, summed = _grouped(which, len(rows), counts), _grouped(which, len(rows), counts * y)
     start = _start(rows, mean, some, summed, float(y.max()))
+    # the numbers and sums of all distinct rows are the moments
     if 2 * len(rows) <= MOST_MOMENTS:
         values = np.zeros((2 * len(rows), known.size))
         values[which, np.flatnonzero(known)] = 1
@@ -301,7 +315,11 @@ def _start(rows: Floats, mean: Mean, numbers: Floats, sums: Floats, largest: flo
 
 
 def _root(rows: Floats, mean: Mean, numbers: Floats, sums: Floats, beta: Floats) -> Floats:
-    """Return the zero of the score by damped Newton steps; the last point if there is none."""
+    """Return the zero of the score by damped Newton steps; the last point if there is none.
+
+    The score is Σ x (y - n · mean(xᵀβ)) over distinct rows. A step changes no predictor by more than 4 and is halved
+    until the score becomes smaller.
+    """
 
     def score(beta: Floats) -> Floats:
         return np.asarray(rows.T @ (sums - numbers * mean.value(rows @ beta)))
@@ -328,7 +346,11 @@ def _root(rows: Floats, mean: Mean, numbers: Floats, sums: Floats, beta: Floats)
 def _local(
     estimates: Estimates, design: Design, whole: Floats, outcome: Floats, mean: Mean, beta: Floats, sampled: Floats
 ) -> LinearScore:
-    """Return the score to first order about its zero: a linear one, of weighted columns and the working response."""
+    """Return the score to first order about its zero: a linear one, of weighted columns and the working response.
+
+    The weights are the slopes of the mean, and the working response is the predictor plus rest over weight, as in
+    iteratively reweighted least squares.
+    """
     count, names = len(beta), design.names
     predictor = whole.T @ beta
     weights, rest = mean.slope(predictor), outcome - mean.value(predictor)

@@ -75,10 +75,12 @@ class Score(ABC):
         rows = self.rows(beta)
         spread = self.covariance @ rows.T
         variance = rows @ spread + self.extra
+        # a small ridge, because the variance may be singular
         variance += 1e-13 * np.eye(len(beta)) * max(np.trace(variance), 1e-300)
         score = rows @ self.moments
         root = np.linalg.cholesky(variance)
         solved = linalg.cho_solve((root, True), score)
+        # the slope D at the adjusted moments; the derivative of T is 2 Dᵀ V⁻¹ s
         slope = self.slope(beta, self.moments - spread @ solved)
         whitened = np.linalg.solve(root, np.column_stack([score, slope]))
         return Tested(beta, float(whitened[:, 0] @ whitened[:, 0]), whitened[:, 0], whitened[:, 1:])
@@ -175,7 +177,10 @@ class CellScore(Score):
 
 
 def minimise(score: Score, beta: Floats, free: Sequence[int]) -> Tested:
-    """Return the least T over the free coefficients near given ones, by damped Gauss–Newton steps."""
+    """Return the least T over the free coefficients near given ones, by damped Gauss–Newton steps.
+
+    The damping of the Gauss–Newton step grows tenfold until the step reduces T, and then decreases.
+    """
     best, damping, places = score.test(beta), 0.0, list(free)
     if not places:
         return best
@@ -231,7 +236,11 @@ class Profile:
     deviation: float
 
     def at(self, value: float, start: Floats | None = None) -> Tested:
-        """Return the least T with the coefficient at a value."""
+        """Return the least T with the coefficient at a value.
+
+        `start` is a point of a neighbouring value; without one, the other coefficients move along the first-order
+        profile.
+        """
         others = [place for place in range(len(self.best.beta)) if place != self.place]
         beta = (self.best.beta if start is None else start).copy()
         slope, change = self.best.slope, value - beta[self.place]
@@ -259,7 +268,11 @@ class Profile:
         return other if other.value < found.value else found
 
     def end(self, sign: int, width: float) -> float:
-        """Return the end of the interval of values with T up to width² in a direction, or an infinite one."""
+        """Return the end of the interval of values with T up to width² in a direction, or an infinite one.
+
+        `reach` of the score and FAR standard errors limit the search: an interval beyond them is unbounded. Steps grow
+        by half until T exceeds width².
+        """
         limit, estimate = width**2, self.best.beta[self.place]
         step = width * self.deviation
         if step == 0:
@@ -279,7 +292,11 @@ class Profile:
     def _crossing(
         self, sign: int, ends: tuple[float, float], values: tuple[float, float], width: float, start: Floats | None
     ) -> float:
-        """Return the distance at which √T is the width, by false position between two ends."""
+        """Return the distance at which √T is the width, by false position between two ends.
+
+        `ends` are the distances inside and outside, and `values` T at them. If an end stays twice, its value is halved
+        (Illinois rule), so that both ends approach the crossing.
+        """
         (low, high), (below, above) = ends, (math.sqrt(value) - width for value in values)
         estimate = self.best.beta[self.place]
         if not math.isfinite(above):

@@ -130,7 +130,10 @@ def statistic(
 def pair(
     names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats, half: Floats | None = None
 ) -> dict[str, Any]:
-    """Return the template values of a two-way table; `half` has the half widths of intervals."""
+    """Return the template values of a two-way table; `half` has the half widths of intervals.
+
+    `share` of a cell is the percentage of colour in its background. Without known errors no half width is shown.
+    """
     known = half is not None and bool(np.isfinite(half).all())
     widths = half if half is not None and known else np.zeros_like(values)
     errors = widths / WIDTH_OF_95
@@ -180,7 +183,10 @@ def _edges(attribute: Attribute | None) -> Floats | None:
 
 
 def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | None, unit: str) -> dict[str, Any]:
-    """Return paths, axes and unit of a chart; cells beyond the bins are not on its axis."""
+    """Return paths, axes and unit of a chart; cells beyond the bins are not on its axis.
+
+    `shown` has labels and places on the axis in percent; `bars` are SVG paths. Hollow bars may be zero.
+    """
     if edges is None:
         edges = np.arange(len(values) + 1, dtype=np.float64)
         step = -(-len(values) // TICKS)
@@ -190,6 +196,7 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
 
     cells = len(edges) - 1
     widths = np.diff(edges)
+    # density: a bar's area is the number of records
     heights, spread = values[:cells] / widths, half[:cells] / widths
     top = max(float((heights + spread).max()), 1e-9)
     x = BOX_WIDTH * (edges - edges[0]) / (edges[-1] - edges[0])
@@ -251,6 +258,7 @@ class PlotAxis:
             return ticks(self.high, self.low)
 
         low, high = math.log10(self.low), math.log10(self.high)
+        # at most about eight powers of 10
         step = max(math.ceil((high - low) / 8), 1)
         factors = (1, 2, 5) if high - low < FEW_DECADES else (1,)
         powers = range(math.floor(low), math.ceil(high) + 1)
@@ -325,6 +333,9 @@ def error_plot(errors_by_set: Mapping[str, tuple[Floats, Floats]]) -> str:
     """Plot root mean square standard errors of sets against their numbers of queries, by family; "" without any.
 
     Points that would cover each other are drawn once; sets without error are left out.
+
+    `errors_by_set` has (queries, errors) of the sets by family. Points are rounded to PLACES decimals of their
+    logarithms.
     """
     series = []
     for family, points in errors_by_set.items():
@@ -386,7 +397,10 @@ def _weights(profile: Floats, names: Sequence[str]) -> Series:
 
 
 def trace_plot(trace: Sequence[Mapping[str, Any]]) -> str:
-    """Plot the change of the estimates by each measurement and its expected noise, by round; "" without any."""
+    """Plot the change of the estimates by each measurement and its expected noise, by round; "" without any.
+
+    Rows of a round are spread over 0.6 of its width by their rank.
+    """
     trace = [row for row in trace if row["attributes"] and 0 < row["expected_noise"] < math.inf > row["moved"]]
     if not trace:
         return ""

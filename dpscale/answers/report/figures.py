@@ -232,6 +232,7 @@ def _degrees_of_side(axes: Axes, name: str, at: Integers, shares: Floats, degree
     axes.step(steps, shown, where="post", color=COLOURS[0], label="synthetic rows")
     axes.scatter(at[mask], shares[mask], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured with noise")
 
+    # many degrees: a logarithmic axis, linear near 0
     if max(most, at[mask].max(initial=0)) > SHOWN_DEGREES:
         axes.set(xscale="symlog", xlim=(-0.5, None))
     else:

@@ -161,7 +161,10 @@ def _children(parents: Integers, values: Floats, size: int) -> list[Integers]:
 def _level_rows(
     own: Hierarchy, levels: Sequence[AnsweredLevel], index: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return a row for every level with tables or estimates; None for what is not known."""
+    """Return a row for every level with tables or estimates; None for what is not known.
+
+    A set belongs to a level if it names the level and no deeper one. The error is the root mean square over queries.
+    """
     rows, answered = [], {level.name: level for level in levels}
     for place, (name, nodes) in enumerate(zip(own.names, own.sizes, strict=True)):
         deeper = set(own.names[place + 1 :])
@@ -187,6 +190,9 @@ def _open_nodes(levels: Sequence[AnsweredLevel]) -> tuple[list[ReportNode], int]
 
     The node with the largest estimate among those that are not open is opened next. A node whose estimate is not
     distinguishable from 0 stays closed, since what is below it is noise.
+
+    `waiting` is a heap of (negative estimate, depth, cell, node), and `left` the number of rows that may still be
+    shown.
     """
     top = ReportNode("", 0.0, None)
     order = np.argsort(-levels[0].values, kind="stable")
@@ -215,7 +221,10 @@ def _open(node: ReportNode, level: AnsweredLevel, cells: Integers, most: int) ->
 
 
 def _map(domain: Domain, own: Hierarchy, levels: Sequence[AnsweredLevel]) -> str:
-    """Return a map of the largest nodes of the last level, with the names of the largest ones of the first level."""
+    """Return a map of the largest nodes of the last level, with the names of the largest ones of the first level.
+
+    Only nodes with coordinates whose estimate can be distinguished from 0 are circles.
+    """
     leaf = domain[own.leaf]
     if leaf.level is None or (coordinates := leaf.level.tree.coordinates) is None:
         return ""
@@ -252,6 +261,8 @@ def has_numbers(part: WorkloadPart) -> bool:
 
 def number_results(answered: Answered, most: int) -> dict[str, Any]:
     """Return totals, the first `most` sets of one attribute, and the number of all sets.
+
+    A set without further attributes is a total; one attribute gives a chart, and larger sets are only counted.
 
     Parameters
     ----------

@@ -98,7 +98,10 @@ class Site:
         self._text(page, self._html("layout.html", page, title=title, trail=above, content=content, policy=POLICY))
 
     def _publication(self, publication: Publication, edition: Edition, base: str) -> None:
-        """Write the pages below a folder: those of one edition, or at the permanent folder the newest of each page."""
+        """Write the pages below a folder: those of one edition, or at the permanent folder the newest of each page.
+
+        `holders` has the edition of which each page is shown at the permanent address: the newest one that has it.
+        """
         permanent = base == edition.folder
         owners = {kind: publication.holders(kind) if permanent else dict.fromkeys(getattr(edition, kind), edition)
                   for kind in ("sheets", "attributes")}  # fmt: skip
@@ -115,7 +118,10 @@ class Site:
         )  # fmt: skip
 
     def _around(self, publication: Publication, edition: Edition, base: str, address: str) -> dict[str, str]:
-        """Return the notice of an older edition and the list of all editions of a page."""
+        """Return the notice of an older edition and the list of all editions of a page.
+
+        `target` is the permanent address of a page, to which the page of an older edition refers.
+        """
         permanent, newest, page = base == edition.folder, publication.newest, f"{base}/{address}.html"
         kind = {"tables": "sheets", "attributes": "attributes"}.get(address.split("/")[-2] if "/" in address else "")
         having = publication.versions(kind, address) if kind else list(publication.editions)

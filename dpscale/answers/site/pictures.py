@@ -55,7 +55,11 @@ def cross_table(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | No
 
 
 def series_plot(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | None], unit: str) -> str:
-    """Plot the cells that are largest in the last period over all periods; "" for a single period."""
+    """Plot the cells that are largest in the last period over all periods; "" for a single period.
+
+    Values have the period as the first axis. Lines of several cells are shifted by APART, so that their intervals do
+    not cover each other.
+    """
     periods = labels[0].shown
     value = figures["count"] if figures["value"] is None else figures["value"]
     assert value is not None

@@ -174,7 +174,11 @@ def over_periods(name: str, tables: Mapping[str, FinishedTable]) -> FinishedTabl
 
 
 def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
-    """Return what the page of a table shows: rows with the latest period first, columns to filter, plots and texts."""
+    """Return what the page of a table shows: rows with the latest period first, columns to filter, plots and texts.
+
+    COLUMNS are the columns with figures; the others are labels. `codes` has the place of each row's label among the
+    distinct ones.
+    """
     table, known = finished.with_ends(), dimensions_of(group.domain)
     labels = list[SheetLabels]()
     for name in (name for name in table.column_names if name not in COLUMNS):
@@ -217,6 +221,7 @@ def _rows(
     value, low, high, error = (none if own is None else own for own in (
         figures["count" if is_count else "value"], figures["low"], figures["high"], figures["std_error"]))  # fmt: skip
     drawn = statistic("", [""] * len(order), value[order], low[order], high[order], error[order], unit,
+                      # counts are whole numbers
                       0 if is_count else 12)  # fmt: skip
     found = []
     for row, at in zip(drawn["rows"], order.tolist(), strict=True):

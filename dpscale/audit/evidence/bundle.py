@@ -102,7 +102,10 @@ def check_charged(run: Run) -> None:
 
 
 def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
-    """Return the contents of the JSON files of the bundle, by their names without ".json"."""
+    """Return the contents of the JSON files of the bundle, by their names without ".json".
+
+    A key is the name of a file in the bundle; `checklist` follows from the others.
+    """
     ledger = _ledger(ledger_dataset(run, chained=True), run.manifest["release"])
     parts = stated_parts(run, ENTRIES)
     records = Records(run, parts)
@@ -195,7 +198,11 @@ def _texts(run: Run) -> dict[str, bytes]:
 
 
 def file_hashes(run: Run) -> dict[str, str]:
-    """Return the SHA-256 of the public files of a run: of its plans, values, answers and rows."""
+    """Return the SHA-256 of the public files of a run: of its plans, values, answers and rows.
+
+    `places` are files and folders of the run directory, `journaled` the folders of values that are drawn outside a
+    table.
+    """
     growing = growing_table(run)
     folders = ["", *(part.folder for part in (*run.tables.values(), *run.joins.values()))]
     places = {f"{folder}/{name}".lstrip("/") for folder in folders for name in PUBLIC}

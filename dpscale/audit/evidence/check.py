@@ -64,6 +64,9 @@ def check_bundle(folder: Path, key: Path | None = None, heads: Mapping[str, int]
 def _checked(folder: Path, expected: str | None, heads: Mapping[str, int] | None) -> Fields:
     """Return what `check_bundle` reports on a folder: claims, counts of draws and files, and what stays unverified.
 
+    `pieces` are the strategies and their levels. One with `columns` has only the norms of its columns in the bundle, so
+    its sensitivity cannot be recomputed.
+
     Parameters
     ----------
     folder : Path
@@ -128,7 +131,10 @@ def _own_scripts(hashes: Mapping[str, str]) -> bool:
 
 
 def _hashes(folder: Path, expected: str | None) -> tuple[dict[str, str], str | None]:
-    """Return the hash of every file and the fingerprint of the signing key, after checking that there are no others."""
+    """Return the hash of every file and the fingerprint of the signing key, after checking that there are no others.
+
+    The envelope has the hash of every other file, so a missing or an additional file is a fault too.
+    """
     if links := sorted(path.name for path in folder.iterdir() if path.is_symlink() or not path.is_file()):
         raise _wrong(folder, f"contains {links[0]!r}, which is a link or no file")
     try:

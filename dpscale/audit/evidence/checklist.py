@@ -37,7 +37,11 @@ def answers(files: Mapping[str, Any]) -> list[Fields]:
 
 
 def _guarantee(files: Mapping[str, Any]) -> Answers:
-    """Return (topic, question, answer) on the definition, ε and δ of the release and on the unit that it protects."""
+    """Return (topic, question, answer) on the definition, ε and δ of the release and on the unit that it protects.
+
+    `row` is the release's entry on the ledger; `condition` is a statement on which the guarantee depends, sealed with
+    it.
+    """
     claim, ledger = files["claims"]["release"], files["ledger"]
     row = next(entry for entry in ledger["releases"] if entry["release"] == files["records"]["release"])
     private = "yes" if files["claims"]["private"] else "NO: the noise follows from a seed that anybody can try"

@@ -66,6 +66,8 @@ def encoded(statement: bytes) -> bytes:
 def opened(envelope: bytes) -> tuple[dict[str, str], str | None]:
     """Return the hashes of the files of a bundle, and the public key that signed them; None if it is unsigned.
 
+    The statement is written again from its hashes and key and must be the same bytes, so that nothing else is in it.
+
     Raises
     ------
     ValueError

@@ -101,6 +101,9 @@ def _solved(folder: Path) -> Fields:
     """Solve the programs of a bundle and return their number and the largest ratio of planned to optimal variance.
 
     Without any, the fields are 0 programs and `why`.
+
+    The work of a program is the fourth power of its rows, as for the writer; a check refuses more, because anyone can
+    write a bundle.
     """
     if not (folder / FILE).exists():
         return {"solved": 0, "why": f"the bundle has no {FILE}"}

@@ -86,6 +86,9 @@ def faults(folder: str | Path) -> list[str]:
 
     The events of the draws ((kind, exact cost), with counts) are computed from their integers and compared with what
     the parts and the ledger say they cost.
+
+    `charges` are the entries of the ledger by release, `factors` the strategies by name. The first two faults make all
+    other checks meaningless and are returned at once.
     """
     files = read_files(folder)
     records, parts, factors = (
@@ -127,6 +130,7 @@ def _part_faults(files: Fields, spent: Mapping[Owner, Events]) -> Iterator[str]:
     for name, part in files["parts"].items():
         part_records = [record for record in records if record["part"] == name]
         drawn = {record["bound"] for record in part_records if isinstance(record.get("bound"), str)}
+        # a bound with a number of values is one of a draw that the part must have
         if missing := [bound for bound, facts in part["bounds"].items() if "values" in facts and bound not in drawn]:
             yield f"{name} lacks the draw of {missing[0]}"
         if sum("threshold" in record for record in part_records) != part.get("thresholds", 0):
@@ -179,6 +183,7 @@ def _entry_faults(files: Fields, spent: Mapping[Owner, Events], charges: Mapping
             whole = sum((Fraction(part["costs"][entry].get(kind) or 0) for part in parts if entry in part["costs"]),
                         Fraction(0))  # fmt: skip
             charged = Fraction(cost.get(kind) or 0)
+            # a part may cost a little less than its share was planned to, and never more than was charged
             if not charged * Fraction(1 - WITHIN) <= whole <= charged * Fraction(1 + ROUNDING):
                 yield f"the parts cost {float(whole):.9g}, but {float(charged):.9g} was charged"
 
@@ -210,7 +215,10 @@ def _claim_faults(files: Fields) -> Iterator[str]:
 
 
 def _promise_faults(files: Fields, charges: Mapping[str, Fields]) -> Iterator[str]:
-    """Yield contradictions of the claim to what the entries of the release promise: ε at δ, unit, secret noise."""
+    """Yield contradictions of the claim to what the entries of the release promise: ε at δ, unit, secret noise.
+
+    `whole` has the costs of all entries of the release as events, whose smallest bound of ε must keep the promise.
+    """
     own_row, claim, release = own_entry(files), files["claims"]["release"], files["records"]["release"]
     entries = [entry for name, entry in charges.items() if name == release or name.startswith(f"{release}-")]
     if bool(own_row.get("public")) == files["claims"]["private"]:
@@ -303,7 +311,11 @@ def additive_delta(row: Fields, ledger: Fields) -> Fraction:
 
 
 def steps(row: Fields, ledger: Fields) -> int:
-    """Return the number of neighbours under an entry's relation that connect two under the dataset's: group privacy."""
+    """Return the number of neighbours under an entry's relation that connect two under the dataset's: group privacy.
+
+    A neighbour under the dataset's relation may replace a unit (one removal and one addition), or be defined by a row
+    or a shorter span, of which a unit needs two.
+    """
     if not row.get("relation"):
         return 1  # an older entry, assumed to have the dataset's unit
     protects = str(ledger.get("protects"))
@@ -406,6 +418,9 @@ def bounds(events: Events, delta: float) -> dict[str, float]:
     """Return valid bounds of ε for the composed events, by name; none if their additive δ exceeds δ.
 
     The additive δ is subtracted from δ first; the bounds hold at the rest.
+
+    `gaussian` is Σ μ², `pure` Σ ε, and `unknown` the sum of events that are known by their ρ only. Several bounds are
+    valid, so that the smallest of them holds.
     """
     if (left := Fraction(delta) - total(events, "delta")) < 0:
         return {}
@@ -443,7 +458,11 @@ def dp_accounting_bounds(events: Events, delta: float) -> dict[str, float]:
 
 
 def _one_by_one(dp: Any, events: Events) -> list[Any]:
-    """Return every event as its own mechanism (Gaussian or Laplace), or as one of zCDP, with its count."""
+    """Return every event as its own mechanism (Gaussian or Laplace), or as one of zCDP, with its count.
+
+    `kinds` construct an event of dp-accounting from its cost: μ² of a Gaussian mechanism, whose noise is 1/μ in units
+    of its sensitivity, and ε of a Laplace mechanism.
+    """
     kinds: dict[str, Callable[[Fraction], Any]] = {
         "gaussian": lambda squared: dp.GaussianDpEvent(1 / math.sqrt(squared)),
         "laplace": lambda epsilon: dp.LaplaceDpEvent(float(1 / epsilon)),
@@ -474,7 +493,10 @@ def _as_losses(dp: Any, events: Events) -> list[Any]:
 
 
 def ledger_faults(ledger: Fields) -> Iterator[str]:
-    """Yield contradictions between the totals in ledger.json and its rows."""
+    """Yield contradictions between the totals in ledger.json and its rows.
+
+    `stated` has the caps and entries that name a relation; the first of them decides which unit the dataset protects.
+    """
     rows, cap = ledger["releases"], ledger.get("cap")
     stated = [row for row in (*caps_in_force(ledger).values(), *rows) if row.get("relation")]
     tables = {row.get("unit_table") for row in rows if stated and row.get("unit") == stated[0].get("unit")}
@@ -482,6 +504,7 @@ def ledger_faults(ledger: Fields) -> Iterator[str]:
         stated[0] = {**stated[0], "unit_table": tables.pop()}
     if ledger.get("protects") != (protected(stated[0]) if stated else None):
         yield "ledger.json and its rows have different privacy units"
+    # without any Gaussian or zCDP cost the total can be stated in pure ε
     pure = all(not Fraction(row["cost"].get(name) or 0) for row in rows for name in ("gaussian", "zcdp"))
     currency = (cap or {}).get("currency") or ("pure" if pure else "gdp")
     if not str(ledger["currency"]).startswith(f"{currency}:"):
@@ -526,7 +549,11 @@ def chained(content: Any) -> str:
 
 
 def _chain_faults(files: Fields, folder: Path) -> Iterator[str]:
-    """Yield broken links of the hash chain, entries that are not rows of ledger.json, and hashes other than sealed."""
+    """Yield broken links of the hash chain, entries that are not rows of ledger.json, and hashes other than sealed.
+
+    A link is the hash of the link before, the entry, its public columns, and the hashes of its hidden columns and
+    facts. The opened link shows the facts of this release: hashes of the plan, the job, the domains and the parts.
+    """
     ledger = files["ledger"]
     if (chain := ledger.get("chain")) is None:
         yield "ledger.json has no hash chain"
@@ -568,7 +595,10 @@ def _same(row: Fields, shown: Fields) -> bool:
 
 
 def _value_faults(files: Fields) -> Iterator[str]:
-    """Yield a fault if the run lacks a file of a draw, or has a file of values without exactly its draws."""
+    """Yield a fault if the run lacks a file of a draw, or has a file of values without exactly its draws.
+
+    The name of a file of values states its decision, the first place of its draws and the end of them.
+    """
     drawn = defaultdict[str, list[tuple[int, int]]](list)
     for record in files["records"]["records"]:
         if "file" in record:

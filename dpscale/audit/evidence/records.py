@@ -146,6 +146,8 @@ class Records:
         """Yield the draws and selections of a folder of the journal, and refuse files of no draw.
 
         The name of a file states its decision, its first draw and the end of its draws.
+
+        `drawn` are the facts of the draw with a label; `values` is the number of its values, None if it is not fixed.
         """
         files, seen = sorted(listed(journaled.folder)) if present(journaled.folder) else [], set[str]()
         for name in files:
@@ -160,6 +162,7 @@ class Records:
                 drawn = _named(journaled, label)
                 if drawn is None:
                     raise refused(f"{name} of {part.name} belongs to no draw")
+                # noisy values are integers
                 if drawn.values not in (None, values.size) or not (values % 1 == 0).all():
                     raise refused(f"{name} of {part.name} has values that differ from its draw")
                 seen.add(journaled.name(label))
@@ -179,6 +182,8 @@ class Records:
 
         A search with a tree draws at each node of the tree, with its own multiplier and variance; a node is named by
         the bits of its path from the root.
+
+        `bound` names the bound of a unit's effect: on rows, or on the votes for the values of an attribute.
         """
         place = 0
         for attribute, found in table.searched.items():

@@ -61,6 +61,7 @@ def columns(factor: Fields) -> list[Any]:
     if factor["kind"] == "identity":
         return [[1]]
     if factor["kind"] == "center":
+        # a column of cells · I - 1 1ᵀ, the integer matrix that subtracts the mean; all columns are permutations of it
         return [[cells - 1, *[-1] * (cells - 1)]]
     return list(zip(*rows(factor), strict=True))
 
@@ -187,7 +188,11 @@ def layers_by_block(factor: Fields) -> list[tuple[int, ...]]:
 
 
 def of_levels(factor: Fields) -> list[tuple[int, int]]:
-    """Return norms for a two-level strategy: a cell has the column of its block and its column within the block."""
+    """Return norms for a two-level strategy: a cell has the column of its block and its column within the block.
+
+    `top` measures blocks of cells; `counts` has, for each further level, the number of consecutive blocks that it
+    divides. Norms of both columns add, because their rows are different.
+    """
     top, *inner = factor["levels"]
     blocks, start, pairs, cells = of_columns(top), 0, list[tuple[int, int]](), 0
     for count, level in zip(factor["counts"], inner, strict=True):
@@ -236,7 +241,11 @@ def digest_of_tree(factor: Fields) -> str:
 
 
 def digest(factor: Fields) -> str:
-    """Return the SHA-256 of a strategy in the records of measurements: of its kind, its shape and its integers."""
+    """Return the SHA-256 of a strategy in the records of measurements: of its kind, its shape and its integers.
+
+    The text and the order of the integers are those of the packages that write the records. A strategy that is too
+    large for the bundle states its digest.
+    """
     if factor["kind"] == "tree":
         return digest_of_tree(factor)
     if factor["kind"] in ("layered", "spectral"):
@@ -265,7 +274,11 @@ def strategy_faults(factors: Mapping[str, Fields]) -> Iterator[str]:
 
 
 def misshapen(factor: Fields) -> str:
-    """Return why a strategy is no valid one, as the end of a sentence; empty if it is valid."""
+    """Return why a strategy is no valid one, as the end of a sentence; empty if it is valid.
+
+    `shape` has the cells of each axis. The L1 norm of integers is at most their squared L2 norm, and that at most the
+    square of the L1 norm.
+    """
     count = math.prod(factor["shape"])
     if not factor["shape"] or min(factor["shape"]) < 1:
         return "has no cells"
@@ -295,7 +308,12 @@ def misshapen(factor: Fields) -> str:
 
 
 def _misshapen_tree(factor: Fields) -> str:
-    """Return the fault of a strategy on a tree whose levels do not fit together or do not end at its cells."""
+    """Return the fault of a strategy on a tree whose levels do not fit together or do not end at its cells.
+
+    `multipliers` has an integer for each node, level by level from the root, and `parents` the parent of each node
+    below it. `known` is the deepest level whose values are public (-1: none), so none of its nodes is measured.
+    `spread` has the weights by which a known total is spread over the leaves.
+    """
     values = [unpacked(packed) for packed in factor["multipliers"]]
     sizes = [len(multipliers) for multipliers in values]
     parents = [unpacked(packed) for packed in factor["parents"]]
@@ -313,7 +331,10 @@ def _misshapen_tree(factor: Fields) -> str:
 
 
 def _misshapen_spectrum(factor: Fields) -> str:
-    """Return the fault of a spectral strategy whose integers are not those of its axis."""
+    """Return the fault of a spectral strategy whose integers are not those of its axis.
+
+    The coefficients belong to distances on the axis, from short to long, and must not increase.
+    """
     known, multipliers, spread = (unpacked(factor[name]) for name in ("coefficients", "multipliers", "spread"))
     shape = factor["shape"]
     if (
@@ -336,6 +357,7 @@ def _misshapen_kernel(factor: Fields) -> str:
     if OTHER_FORMS & set(factor) or len(kernel) != math.prod(factor["shape"]) or not any(kernel):
         return "has not an integer for each cell, or only 0"
     for size in reversed(factor["shape"]):
+        # the first cell of each line along this axis; cells along it are `step` apart
         starts = (first + place for first in range(0, len(kernel), size * step) for place in range(step))
         if any(sum(kernel[start : start + (size - 1) * step + 1 : step]) for start in starts):
             return "has entries that do not sum to 0 along an axis"
@@ -344,7 +366,11 @@ def _misshapen_kernel(factor: Fields) -> str:
 
 
 def _misshapen_layers(factor: Fields) -> str:
-    """Return the fault of a layered strategy whose levels are no division of its cells, from blocks to cells."""
+    """Return the fault of a layered strategy whose levels are no division of its cells, from blocks to cells.
+
+    `widths` are the cells of a node at each level; a level divides the nodes above it, and the last one has single
+    cells.
+    """
     widths, shape = factor["widths"], factor["shape"]
     if OTHER_FORMS & set(factor):
         return "has entries of another form beside its integers"
@@ -399,7 +425,10 @@ def label(record: Fields) -> str:
 def record_faults(
     record: Fields, part: Fields, norm: Mapping[str, tuple[int, int]], known: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield what is wrong with a record: its sensitivity, strategy, noise or cost."""
+    """Yield what is wrong with a record: its sensitivity, strategy, noise or cost.
+
+    `norm` has the norms of the strategies by name, and `known` their digests.
+    """
     count = int(record.get("count", 1))
     if is_selection(record):
         yield from _selection_faults(record, part, count)
@@ -422,7 +451,11 @@ def record_faults(
 
 
 def _selection_faults(record: Fields, part: Fields, count: int) -> Iterator[str]:
-    """Yield what is wrong with selections; their range follows from scores if the record has them."""
+    """Yield what is wrong with selections; their range follows from scores if the record has them.
+
+    The loss of an exponential mechanism lies in an interval of the length `range`: at most the μ of a pure mechanism
+    with half of it. The range is twice the scale times the change of a score.
+    """
     squared, extent = Fraction(record["cost"]), record["range"]
     if count < 1 or squared < 0:
         yield f"{label(record)}: invalid selection"
@@ -435,7 +468,10 @@ def _selection_faults(record: Fields, part: Fields, count: int) -> Iterator[str]
 
 
 def choice_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
-    """Yield a fault if a part that draws only what it selects has other selections than draws."""
+    """Yield a fault if a part that draws only what it selects has other selections than draws.
+
+    `chooses` is the number of the decision that a selection determines.
+    """
     if (bound := part.get("selected")) is None:
         return
     drawn = {
@@ -548,6 +584,9 @@ def group_cost(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple
 
     Draws with paths (of a tree) cost the largest sum along a path. Otherwise a unit makes one of several alternative
     changes, each of which changes all draws: the cost is the largest over the alternatives.
+
+    An alternative is one of the changes that a unit can make: entry by entry, `sensitivities` has the squared effect of
+    each on a draw.
     """
     if "path" in records[0]:
         return largest_path([(record["path"], Fraction(record["cost"])) for record in records])
@@ -566,7 +605,10 @@ def group_cost(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple
 
 
 def largest_path(nodes: Sequence[tuple[str, Fraction]]) -> Fraction:
-    """Return the largest sum of costs along a path from the root of a binary tree; nodes are named by their paths."""
+    """Return the largest sum of costs along a path from the root of a binary tree; nodes are named by their paths.
+
+    A node's path is its bits from the root; nodes without draws are skipped on the way up.
+    """
     own = Counter[str]()
     for path, cost in nodes:
         own[path] += cost  # type: ignore[assignment]
@@ -628,7 +670,10 @@ def largest_column_sums(rows: Sequence[Sequence[int]], together: int) -> int:
 
 
 def row_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
-    """Yield a fault if the rows of a matrix that are drawn are not its first ones, or have different draws."""
+    """Yield a fault if the rows of a matrix that are drawn are not its first ones, or have different draws.
+
+    The rows of the matrix R are periods. Each has the same draws but for its row and its file.
+    """
     if (outer := part.get("outer")) is None:
         if wrong := next((one for one in records if "row" in one), None):
             yield f"{label(wrong)} is a row of a matrix that its part does not have"
@@ -648,7 +693,11 @@ def row_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
 
 
 def failure_events(records: Sequence[Fields], part: Fields, own: Events, entry: str) -> Events:
-    """Return the additive δ of a part under an entry as an event; `own` has its other events, over all its steps."""
+    """Return the additive δ of a part under an entry as an event; `own` has its other events, over all its steps.
+
+    The δ of each step grows with the steps of the group (`grown_delta`); μ and ε of a step are those of all divided by
+    their number.
+    """
     steps = int(part["steps"])
     chances = [threshold_delta(one, part) for one in records if "threshold" in one]
     delta = sum(map(Fraction, chances), Fraction(part.get("delta") or 0) if not entry else Fraction(0))
@@ -656,6 +705,7 @@ def failure_events(records: Sequence[Fields], part: Fields, own: Events, entry: 
         return Events()
     mu = math.sqrt(sum(count * AS_GAUSSIAN[kind](float(cost)) for (kind, cost), count in own.items()))
     laplace = sum(float(cost) * count for (kind, cost), count in own.items() if kind == "laplace")
+    # pure ε exists only without Gaussian events and selections
     pure = laplace / steps if all(kind == "laplace" for kind, _ in own) else math.inf
     return Events({("delta", grown_delta(delta, mu / steps, pure, steps)): 1})
 
@@ -720,7 +770,11 @@ def split_delta(threshold: int, step: int, variance: int, rows: int) -> float:
 
 
 def vote_delta(threshold: int, step: int, variance: int, vote: int, values: int) -> float:
-    """Return the largest probability that one of the values for which one unit alone votes passes the threshold."""
+    """Return the largest probability that one of the values for which one unit alone votes passes the threshold.
+
+    A unit votes for r values with the weight 1/√r; `vote` is the largest number of steps of one vote. The probability
+    that at least one of r independent values passes is 1 - (1 - p)^r.
+    """
     found = 0.0
     for voted in range(1, min(values, vote**2) + 1):
         passing = tail(threshold - step * math.isqrt(vote**2 // voted), variance)
@@ -802,7 +856,10 @@ def is_grouped(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> b
 
 
 def is_centred(names: Sequence[str], factors: Mapping[str, Fields], axis: int) -> bool:
-    """Return whether every row of a strategy sums to zero along an axis."""
+    """Return whether every row of a strategy sums to zero along an axis.
+
+    A block has `size` cells along the axis, each `inner` places apart.
+    """
     factor = factors[names[0 if len(names) == 1 else axis]]
     shape, place = factor["shape"], axis if len(names) == 1 else 0
     if factor["kind"] == "center":

@@ -317,7 +317,8 @@ class FirstMeasurement:
         `rows` and `means` (of features) are known by table, and completed in place: each link is measured after its
         parent, and a child that has one link for each row has as many rows as links.
 
-        `usual` is the number of links that is assumed without a measurement. `likely_rows` combines it with a noisy number.
+        `usual` is the number of links that is assumed without a measurement. `likely_rows` combines it with a noisy
+        number.
         """
         counts, strengths = dict[str, float](), dict[str, LinkStrength]()
         sums = dict[str, tuple[NoisySums, NoisySums, NoisySums]]()

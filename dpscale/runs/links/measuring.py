@@ -263,7 +263,8 @@ class LinkMeasurement:
 
         A sum of precision 0 is not measured: None. The total cost is checked before any noise is sampled.
 
-        Features are integers in steps of 2^-BITS, products in the square of it. A precision is the inverse of a noise variance.
+        Features are integers in steps of 2^-BITS, products in the square of it. A precision is the inverse of a noise
+        variance.
         """
         label = f"link {self.link.called}"
         draws = [draw_of_precision(precision, label) if precision > 0 else None

@@ -360,7 +360,8 @@ def _drawn(run: TablePart) -> dict[str, Any] | None:
 def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one line per round: its selections, their cost, the change of the estimates and the expected noise.
 
-    A row of the trace is one selected set: `moved` is the change of the estimates, `expected_noise` the change that noise alone causes.
+    A row of the trace is one selected set: `moved` is the change of the estimates, `expected_noise` the noise that its
+    measurement is expected to have.
     """
     lines: dict[int, dict[str, Any]] = {}
     for row in trace:
