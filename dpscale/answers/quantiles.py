@@ -94,8 +94,8 @@ def _line(
 ) -> tuple[float, float, float]:
     """Return the weighted misfit of a line in t^power, its value beyond the last edge, and the standard error.
 
-    `x` are the edges, `t` the transformed shares beyond them, and `errors` their standard errors. `local` is the slope
-    of x in t, by which a distance in x becomes one in t.
+    `x` are logarithms of edges, `t` those of the shares above them with the opposite sign, and `errors` the standard
+    errors of `t`. `local` is the slope of x in t, by which a distance in x becomes one in t.
     """
     scaled, weights = t**power, 1 / errors**2
     centred = scaled - np.average(scaled, weights=weights)

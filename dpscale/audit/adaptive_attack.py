@@ -145,7 +145,7 @@ def transcript(pair: Pair, which: int, seed: int, scale: float = 1.0) -> Transcr
     planted fault).
 
     `values` are the log likelihood ratios of the measurements and of the selections; the observer knows the exact
-    scores of both tables. A selection is a pure function of its label, so each has a stream of its own.
+    scores of both tables. Each selection draws from the stream of its label.
     """
     secret, plan_of_pair = seeded_secret(seed), pair.plan
     decision = plan_of_pair.first_decision()

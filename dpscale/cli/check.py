@@ -139,7 +139,10 @@ OTHERS = {"loops": "from a row to itself", "repeated": "that repeat a link"}
 
 
 def _link(link: dict[str, Any]) -> list[str]:
-    """Return the lines on one link: rows with faulty keys, degrees of both sides, and what max_degree would drop."""
+    """Return the lines on one link: rows with faulty keys, degrees of both sides, and what max_degree would drop.
+
+    The figures are those of `evaluation.inputs`; `beyond_is` states what happens to links beyond the bound.
+    """
     ends = f"{link['null_ends']:,} with a null key, {link['dangling']:,} with a key of no row"
     others = [f"{link[name]:,} {text}" for name, text in OTHERS.items() if link[name]]
     lines = [f"link {link['name']}: {link['rows']:,} rows, {', '.join([ends, *others])}"]

@@ -89,6 +89,8 @@ def submit(run: Run, engine: ClusterEngine) -> DriverStatus:
 def _check_cluster(run: Run, engine: ClusterEngine) -> bool:
     """Return whether workers declare DRIVER.
 
+    A ledger in a file needs a driver on the machine with its disk, so that all possible drivers must be on one machine.
+
     Raises
     ------
     JobError
@@ -165,6 +167,7 @@ def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
     def stop_requested(status: DriverStatus) -> bool:
         return status.get("submission") == submission and status["state"] in AT_WORK
 
+    # the process of a driver that was lost before, if the status has one
     earlier = _process(read(folder))
     if not change(folder, stop_requested, driver=name, state="running", earlier=earlier,
                                 host=socket.gethostname(), pid=os.getpid()):  # fmt: skip
@@ -390,10 +393,13 @@ def read_status(path: Path) -> DriverStatus:
     """Return the content of the file and whether a driver that should be working is silent.
 
     Clocks of machines differ, so a driver that seems silent by the clock is observed for a few heartbeats.
+
+    `at` is the time of the last heartbeat by the clock of the driver's machine.
     """
     status = read(path)
     if not status:
         return {}
+    # a time in the future shows that clocks differ
     silent = status["state"] in AT_WORK and not 0 <= time.time() - status["at"] <= SILENT_SECONDS
     if silent:
         end = time.monotonic() + 3 * BEAT_SECONDS

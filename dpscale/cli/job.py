@@ -100,7 +100,10 @@ def submit(job_file: str, run_dir: str | None, scheduler: str, fresh: bool, empt
 @click.argument("run_dir")
 @json_option
 def status(run_dir: str, as_json: bool) -> None:
-    """Print the state of each stage of a run, and of its driver on the cluster."""
+    """Print the state of each stage of a run, and of its driver on the cluster.
+
+    `parts` has the states of each table of a job of several; RESUME has the command that continues a stage.
+    """
     run = opening.open_run(run_dir)
     driven = driver.read_status(run.path)
     working = driver.at_work(driven)

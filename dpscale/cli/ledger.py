@@ -108,7 +108,10 @@ def ledger_text(summary: dict[str, Any]) -> str:
 
 
 def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
-    """Return the lines that `dpscale ledger show` prints on a dataset: unit, caps, what is spent and left, releases."""
+    """Return the lines that `dpscale ledger show` prints on a dataset: unit, caps, what is spent and left, releases.
+
+    `_line` returns a labelled line, or none for an empty text.
+    """
     return [
         f"dataset {name}: {_in_words(dataset)}",
         *_line("protects", dataset["protects"] or "no unit yet"),
@@ -181,7 +184,10 @@ def _analyst(name: str, figures: dict[str, Any]) -> str:
 
 
 def _by_period(dataset: dict[str, Any]) -> list[str]:
-    """Return one line for each month or year of the data that releases name, and one for every other."""
+    """Return one line for each month or year of the data that releases name, and one for every other.
+
+    `one` has the accounts of the periods of one kind, their cap and their unit.
+    """
     lines = []
     for by, one in dataset.get("by_period", {}).items():
         lines += _line(f"by {by}", f"each {by} protects {one['protects'] or 'no unit yet'}, cap {_cap(one['cap'])}")

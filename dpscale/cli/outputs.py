@@ -127,7 +127,10 @@ def _check(folder: str, public_key: str | None, ledger: str | None, as_json: boo
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    """Yield what the check of a bundle says: signature, claims, counts of draws, and facts that cannot be verified."""
+    """Yield what the check of a bundle says: signature, claims, counts of draws, and facts that cannot be verified.
+
+    `found` is the result of `check_bundle`.
+    """
     yield f"signed by the key {found['signed_by']}" if found["signed_by"] else "unsigned: anyone may have made it"
     if not found["private"]:
         yield "NOT PRIVATE: the noise has a seed, and anyone can compute it"
@@ -183,7 +186,10 @@ def publish(
     minimum: int,
     as_json: bool,
 ) -> None:
-    """Write whole, non-negative tables that add up, with a readme and a codebook, at no cost."""
+    """Write whole, non-negative tables that add up, with a readme and a codebook, at no cost.
+
+    A job of several tables has a folder for each of them; a single table is written into the folder itself.
+    """
     from dpscale.api.release import Release
     from dpscale.runs.manifest import check_outputs
 

@@ -194,6 +194,7 @@ def plan_summary(
     )
 
     budget = read.answer_budget(read.read_domain())  # that of a plan may have the cells that a search has found
+    # all on which the cached figures depend
     known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
              read.data.max_rows_per_unit, read.engine.bytes, engine.workers, read.output.max_rows, rows,
              [one.text for part in read.workload for one in part.statements]]  # fmt: skip
@@ -240,7 +241,11 @@ def plan_summary(
 
 
 def _costs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> list[dict[str, Any]]:
-    """Return the error of all other queries beside and without each SELECT statement."""
+    """Return the error of all other queries beside and without each SELECT statement.
+
+    `error_beside` is the error of the other queries in the stated plan, `error_without` their error in a plan without
+    the statement.
+    """
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.preview import expected_errors, rms_error
     from dpscale.workload import Workload
@@ -378,7 +383,11 @@ def plan_text(summary: dict[str, Any]) -> str:
 
 
 def _means(families: Sequence[Mapping[str, Any]], rows: int | None) -> Iterator[str]:
-    """Yield the errors of means, which depend on the size of a group, and those of groups of equal parts of rows."""
+    """Yield the errors of means, which depend on the size of a group, and those of groups of equal parts of rows.
+
+    The planned error of a mean is that of a group of GROUP records; it is inversely proportional to the size of the
+    group.
+    """
     for one in families:
         if not str(one["unit"]).endswith(f", of {GROUP:,} records"):
             continue
@@ -431,7 +440,10 @@ GAPS = ("above_all_mechanisms", "above_plans_of_its_kind", "optimality_gap")
 
 
 def _by_class(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures with the gap to all mechanisms, where it is known, before that to plans of the same kind."""
+    """Return the figures with the gap to all mechanisms, where it is known, before that to plans of the same kind.
+
+    GAPS are the names of both figures in the text.
+    """
     bound, figures = summary.get("rmse_bound_all"), dict[str, Any]()
     for key, value in summary.items():
         if key == "optimality_gap" and bound:

@@ -93,7 +93,10 @@ def _begin(place: str, run_dir: str | None, fresh: bool, empty: bool, files_acce
 
 
 def _run_stage(directory: Run, name: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    """Run one stage, if the job requests it, and print its state."""
+    """Run one stage, if the job requests it, and print its state.
+
+    A stage that the job does not request is no error, but one that this directory cannot have is.
+    """
     requested = {"allocate", *(one for one, known in STAGES.items() if known.enabled_by)}  # if the job asks for them
     if name not in directory.stages and name not in requested:
         raise JobError("stage", f"{name} of {directory.path}", ", ".join(directory.stages),

@@ -21,7 +21,10 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a job file; `name` and `method` determine the other keys of their tables."""
+    """Return the JSON Schema of a job file; `name` and `method` determine the other keys of their tables.
+
+    The options of every mechanism, reconstruction and family are alternatives by its name.
+    """
     content = short_form()
     kinds, ways = _options(mechanism_names(), mechanism), _options(reconstruction_names(), reconstruction)
     content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
@@ -39,6 +42,7 @@ def short_form() -> dict[str, Any]:
     """Return the JSON Schema of the short form of a job, without the options of methods."""
     table = TableSection.model_json_schema()
     models = table["$defs"] | {model.__name__: model.model_json_schema() for model in JOB_SECTIONS.values()}
+    # one table has no table of units, and no share beside others
     del models["Privacy"]["properties"]["unit"]
     models["BudgetTable"] = TableShares.model_json_schema()
     del models["BudgetTable"]["properties"]["share"]

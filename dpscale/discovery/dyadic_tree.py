@@ -116,7 +116,11 @@ class TreePolicy:
         return np.repeat(store[-1][self.split[-1]], 2)
 
     def _unsure(self) -> tuple[Words, Floats]:
-        """Return the nodes that seem too small to be split but are not known well enough."""
+        """Return the nodes that seem too small to be split but are not known well enough.
+
+        `limit` is the precision that a path may use for the search, `spent` what it has used; levels are indexed from
+        the root. A node is divided if its count is at least `least`, some standard deviations of what is left.
+        """
         left = np.maximum(self.limit - self.spent[-1], 0)
         with np.errstate(divide="ignore"):
             self.least = SAFETY / np.sqrt(PART * left)
@@ -129,7 +133,11 @@ class TreePolicy:
         return len(self.index) <= self.bits
 
     def look_again(self, precision: Floats, value: Floats) -> tuple[Words, Floats]:
-        """Take the repeated counts; return the nodes of the next level and their precisions, perhaps none."""
+        """Take the repeated counts; return the nodes of the next level and their precisions, perhaps none.
+
+        `precision` and `value` are those of the repeated nodes, in the order of `again`. Both counts are averaged by
+        precision. The children of node i have the indices 2i and 2i + 1.
+        """
         again, count, variance, spent = self.again, self.count[-1], self.variance[-1], self.spent[-1]
         pooled = 1 / (1 / variance[again] + precision)
         count[again] = (count[again] / variance[again] + precision * value) * pooled
@@ -145,7 +153,11 @@ class TreePolicy:
         return np.stack([children, children + np.uint64(1)], 1).ravel(), np.repeat(needed[split], 2)
 
     def last_round(self) -> list[tuple[int, Words, Floats]]:
-        """Return levels, nodes and precisions that use the rest of the budget of every path."""
+        """Return levels, nodes and precisions that use the rest of the budget of every path.
+
+        Each node gets a part of the precision that is left on its path, in the proportion of `wish` to `total` at its
+        place.
+        """
         wish, total, room = self._wishes()
         found, used = [], np.zeros(1)
         for level, index in enumerate(self.index):
@@ -169,6 +181,7 @@ class TreePolicy:
                 room[level][split] = _pairs(room, level).min(1)
 
             if level:
+                # the estimate of the sibling is the weight q of a node (see the module): both columns are exchanged
                 seen = np.where(rows[level] > np.sqrt(variance[level]), rows[level], UNSEEN)
                 wish[level] = np.sqrt(seen.reshape(-1, 2)[:, ::-1].ravel())
 
@@ -234,6 +247,8 @@ class Leaves:
 def estimate_leaves(bits: int, measured: TreeCounts) -> Leaves:
     """Return the least-squares estimate of the leaves.
 
+    `split` marks the nodes of each level that have children, so the others are leaves.
+
     Parameters
     ----------
     bits : int
@@ -267,7 +282,11 @@ def _by_level(measured: TreeCounts) -> tuple[list[Words], list[Floats], list[Flo
 
 
 def _errors(precision: Sequence[Floats], split: Sequence[Flags]) -> list[Floats]:
-    """Return the standard errors of unconstrained least squares."""
+    """Return the standard errors of unconstrained least squares.
+
+    `up` is the variance of a node by the measurements in its subtree, `below` that of its children alone; `gain` is the
+    share of the parent's correction that a child takes.
+    """
     depth, up, below = len(precision), [1 / one for one in precision], [np.ones(len(one)) for one in precision]
     for level in reversed(range(depth)):
         if (own := split[level]).any():
@@ -361,7 +380,11 @@ class DyadicBins:
 
 @cache
 def dyadic_bins() -> DyadicBins:
-    """Return the bins. They are computed with integers, so they are the same everywhere."""
+    """Return the bins. They are computed with integers, so they are the same everywhere.
+
+    Each octave is divided into PARTS at powers of 2^(1/PARTS), rounded up to integers; `ends` are the possible ends of
+    a range.
+    """
     scales = [int(2.0 ** (part / PARTS) * (1 << FRACTION_BITS)) for part in range(PARTS)]
     edges = {-(-(scale << whole) // (1 << FRACTION_BITS)) if part else 1 << whole
              for whole in range(BITS) for part, scale in enumerate(scales)}  # fmt: skip
@@ -445,7 +468,10 @@ def significant_bins(noisy: Floats, error: float) -> Flags:
 
 
 def _accept_windows(noisy: Floats, error: float, limit: float, found: Flags) -> None:
-    """Mark windows that exceed a limit, the most significant first; nearby ones only, once some are marked."""
+    """Mark windows that exceed a limit, the most significant first; nearby ones only, once some are marked.
+
+    `free` marks windows all of whose bins are unmarked and nearby, and `score` is their sum in standard deviations.
+    """
     nearby = np.convolve(found, np.ones(2 * NEARBY + 1), "same") > 0 if found.any() else np.ones(len(found), bool)
     for width in WINDOWS:
         ones = np.ones(width)
@@ -454,6 +480,7 @@ def _accept_windows(noisy: Floats, error: float, limit: float, found: Flags) -> 
         while score.max() > limit:
             at = int(score.argmax())
             found[at : at + width] = True
+            # windows that overlap the marked one
             score[max(0, at - width + 1) : at + width] = -np.inf
 
 
@@ -473,7 +500,11 @@ def _with_same_total(counts: Floats) -> Floats:
 
 
 def _add_tail(counts: Floats, noisy: Floats, found: Flags, error: float) -> None:
-    """Add a geometric tail beyond the last significant bin."""
+    """Add a geometric tail beyond the last significant bin.
+
+    `guess` continues the fall of the last two counts. The noisy count of the next bin corrects it, the more the larger
+    the guess is beside the noise (`trust`).
+    """
     top, zero = int(np.flatnonzero(found).max()), len(noisy) // 2
     if top - zero < LEAST_TAIL:
         return
@@ -491,7 +522,10 @@ def _add_tail(counts: Floats, noisy: Floats, found: Flags, error: float) -> None
 
 
 def _add_limits(limits: Floats, counts: Floats, found: Flags, error: float, width: float) -> None:
-    """Add the tail beyond the last significant bin that follows from an upper limit of the next count."""
+    """Add the tail beyond the last significant bin that follows from an upper limit of the next count.
+
+    Arrays are those of the bins, mirrored by the caller for the lower side.
+    """
     top, zero = int(np.flatnonzero(found).max()), len(limits) // 2
     if top < zero:
         return

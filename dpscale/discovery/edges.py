@@ -106,7 +106,10 @@ class TreeMeasurement:
     def _measure_level(
         self, level: int, index: Words, precision: Floats, draws: Mapping[float, GaussianDraw]
     ) -> Floats:
-        """Measure nodes of a level with the noise of their precision, record the draws, and return the noisy counts."""
+        """Measure nodes of a level with the noise of their precision, record the draws, and return the noisy counts.
+
+        `draws` has the draw of each precision. A node's record is level, index, multiplier, variance and noisy count.
+        """
         value, exact_precision = np.empty(len(index)), np.empty(len(index))
         counts = self.count(level, index) if len(index) else np.zeros(0, np.int64)
         for wanted, draw in draws.items():
@@ -187,7 +190,10 @@ def _end(plan: EdgePlan) -> int:
 
 
 def _within(plan: EdgePlan, leaves: Leaves) -> Leaves:
-    """Return the leaves that begin within the public ends, and whose first values differ as floats."""
+    """Return the leaves that begin within the public ends, and whose first values differ as floats.
+
+    Leaves that are not kept add their counts to the last kept one before them.
+    """
     low, _ = plan.search.axis
     starts = [low + int(one) for one in leaves.first]
     shown = [float(one * plan.search.unit) for one in starts]
@@ -206,6 +212,8 @@ def join_leaves(leaves: Leaves, most: int | None) -> tuple[Words, Floats, Floats
     """Return first places, counts and errors of bins: leaves without records join a neighbour, and at most `most` stay.
 
     Of more bins, the two neighbours with the smallest sum are joined.
+
+    A bin is [first place, count, variance]. A count below EMPTY_ERRORS standard deviations may be that of no records.
     """
     bins = [
         [int(first), float(count), float(error) ** 2]

@@ -201,6 +201,8 @@ def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, li
 
     A stated end is the only possible one. If no possible end lies there, because all records are beyond the largest
     ends, the widest range is returned.
+
+    `i` and `j` are the positions of both ends in `lows` and `highs`.
     """
     used = np.flatnonzero(seen)
     least, most = float(bins.first[used[0]]) - 1, float(bins.last[used[-1]]) + 1
@@ -227,7 +229,11 @@ def _costs(column: Column, ranges: Ranges, above: Floats, below: Floats, groups:
 
 
 def _sizes(records: float, groups: int) -> Floats:
-    """Return quantiles of the sizes of groups; only sizes of at least LEAST_SIZE, if there are any."""
+    """Return quantiles of the sizes of groups; only sizes of at least LEAST_SIZE, if there are any.
+
+    Sizes of groups are assumed to be log-normal with the spread SIZE_SPREAD; the quantiles are at the middles of equal
+    parts.
+    """
     if groups == 1:
         return np.array([records])
     quantiles = np.exp(SIZE_SPREAD * special.ndtri((np.arange(SIZE_POINTS) + 0.5) / SIZE_POINTS))
@@ -339,6 +345,8 @@ def _closed(plan: EndPlan, least: int, largest: int) -> Number:
 
     The step is the own one of the number, or 10 times larger, or 100, …, as far as public ends are multiples of it.
     With the last of these steps, a private end that is too far from the public one is nearer to it.
+
+    `most` is the largest number of steps between the ends for which sums are exact. Ends are rounded outwards.
     """
     number, search = plan.number, plan.search
     most = (math.isqrt(MOST_PARTS) if number.squares else MOST_PARTS) // 4  # rounder ends may be further apart
@@ -361,7 +369,11 @@ def _closed(plan: EndPlan, least: int, largest: int) -> Number:
 
 
 def _readable(number: Number, search: EndSearch) -> Number | None:
-    """Return the number with private ends at rounder numbers, which the floats of a domain file state exactly."""
+    """Return the number with private ends at rounder numbers, which the floats of a domain file state exactly.
+
+    Ends are tried at multiples of 10^k from the public end, then from 0, until the domain file gives the same number
+    again.
+    """
     public = number.low if search.low is not None else number.high if search.high is not None else 0
     for scale, origin in product([10**digits for digits in range(20)], dict.fromkeys((public, 0))):
         low = number.low if search.low is not None else origin + (number.low - origin) // scale * scale

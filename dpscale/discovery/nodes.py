@@ -144,7 +144,10 @@ def _path(row: Sequence[str | None]) -> Path:
 
 
 def _check(name: str, paths: Sequence[Path]) -> None:
-    """Refuse the paths of a tree if one name has two places, or a leaf is listed twice or is an ancestor."""
+    """Refuse the paths of a tree if one name has two places, or a leaf is listed twice or is an ancestor.
+
+    A path has the names from the top to the leaf.
+    """
     parents: dict[str, Path] = {}
     for path in paths:
         for depth in range(1, len(path) + 1):
@@ -171,7 +174,10 @@ class LeafRequest:
 def count_leaves(
     request: LeafRequest, partitions: Sequence[Partition], bounded: Sequence[Partition] = (), *dropped: RowMask
 ) -> list[Integers]:
-    """Return the exact counts of all codes in some partitions, as a list of one array. They are private."""
+    """Return the exact counts of all codes in some partitions, as a list of one array. They are private.
+
+    `kept` marks the rows that count. Texts that are no code of the tree are left out.
+    """
     total = np.zeros(len(request.codes), np.int64)
     masks: Mapping[Partition, RowMask] = dict(zip(bounded, dropped, strict=True))
     for column, _, kept in request.rows.columns(request.attribute, partitions, masks):
@@ -237,7 +243,11 @@ def plan_nodes(attribute: Attribute, tree: CodeTree, share: Fraction, rows_per_u
 def find_nodes(
     plan: NodePlan, count: Callable[[Sequence[CodeNode]], Integers], secret: SecretFile, head: Mapping[str, Any]
 ) -> dict[CodeNode, float]:
-    """Return the nodes that are found, from the top down, and their noisy counts."""
+    """Return the nodes that are found, from the top down, and their noisy counts.
+
+    `count` returns the exact counts of nodes, which are private. The stream of a level depends on its nodes, which
+    follow from the released levels above.
+    """
     found: dict[CodeNode, float] = {}
     draw, nodes, key = plan.draw, plan.tree.children(0, len(plan.tree.paths), 1), secret.read()
     least = FOUND * draw.lattice_variance**0.5
@@ -257,7 +267,10 @@ def find_nodes(
 
 
 def found_nodes(plan: NodePlan, found: Mapping[CodeNode, float]) -> tuple[Attribute, dict[str, Any]]:
-    """Return the attribute whose cells are the nodes that were found, and the released record."""
+    """Return the attribute whose cells are the nodes that were found, and the released record.
+
+    Deeper nodes overwrite their ancestors in `owner`, so each code belongs to the deepest node that was found above it.
+    """
     owner: list[CodeNode | None] = [None] * len(plan.tree.paths)
     for node in sorted(found, key=lambda one: one.depth):
         owner[node.start : node.end] = [node] * (node.end - node.start)

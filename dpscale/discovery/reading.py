@@ -147,7 +147,11 @@ class NodeRequest:
     depth: int
 
     def count(self, steps: Integers) -> Integers:
-        """Return the counts of all descendants, node by node."""
+        """Return the counts of all descendants, node by node.
+
+        A place is the distance from `low`. Its highest bits are the index of a node, and the next `depth` bits the
+        descendant.
+        """
         places = steps.view(np.uint64) - np.uint64(self.low % (1 << 64))  # modulo 2^64
         above = shifted(places, self.bits - self.level)
         at = np.minimum(np.searchsorted(self.nodes, above), len(self.nodes) - 1)

@@ -298,7 +298,10 @@ def _shards(words: Words) -> NDArray[np.int64]:
 
 
 def merge(parts: Sequence[ValueCounts]) -> ValueCounts:
-    """Return the sums of counts of equal hashes, sorted by hash."""
+    """Return the sums of counts of equal hashes, sorted by hash.
+
+    `words` has the two words of each hash.
+    """
     words = np.concatenate([np.empty((0, 2), np.uint64), *(part.words for part in parts)])
     counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
     order = np.lexsort((words[:, 1], words[:, 0]))
@@ -594,6 +597,8 @@ def plan_values(
 def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple[Attribute, dict[str, Any]]:
     """Return the attribute with the values that were found, and the released record.
 
+    Public values are cells whether or not they are frequent, so they are not listed among those that were found.
+
     Parameters
     ----------
     plan : ValuePlan
@@ -606,6 +611,7 @@ def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple
     assert isinstance(search, ValueSearch)
     public = [str(value) for value in search.values]
     found = sorted(set(counts) - set(public), key=(lambda text: (int(text), text)) if kind == "integer" else None)
+    # an attribute needs a value, even if none was found
     listed = [*public, *found] or ([NONE_FOUND] if kind == "text" else ["0"])
     values = tuple(map(int, listed)) if kind == "integer" else tuple(listed)
     threshold = plan.threshold

@@ -68,7 +68,10 @@ def name_of(by: str, number: int) -> str | int:
 
 
 def read_period(by: str, value: object) -> int:
-    """Return the number of a period given by its name or one of its days. Raises ValueError otherwise."""
+    """Return the number of a period given by its name or one of its days. Raises ValueError otherwise.
+
+    NAMES has, for each kind of period, the pattern of its names and the description of it in messages.
+    """
     if isinstance(value, date):
         return number_of(by, date(value.year, value.month, value.day))
 
@@ -319,7 +322,10 @@ class Attribute:
 
     @property
     def _own_keys(self) -> dict[str, Any]:
-        """Keys specific to the attribute's kind."""
+        """Keys specific to the attribute's kind.
+
+        The keys are those of the attribute's table in a domain file.
+        """
         if self.search is not None:
             return {}
         if self.level is not None:

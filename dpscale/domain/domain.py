@@ -573,6 +573,8 @@ class Domain(AxisIndex):
     def to_dict(self) -> dict[str, Any]:
         """Return the content of a domain file that defines this domain.
 
+        Levels of a hierarchy above its leaf are stated by the table of the leaf, if the domain has it.
+
         Returns
         -------
         dict

@@ -92,7 +92,10 @@ def from_tables(tables: Mapping[str, Any], folder: Path | None = None) -> list[A
 
 
 def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table for each attribute: those that a table lists in `also` follow it and have its other keys."""
+    """Return a table for each attribute: those that a table lists in `also` follow it and have its other keys.
+
+    ALSO is the key of further attributes. Title and description (the first two of WORDS) belong to the first one alone.
+    """
     found: dict[str, Any] = {}
     for name, table in tables.items():
         alike = table.get(ALSO, []) if isinstance(table, Mapping) else []
@@ -145,7 +148,10 @@ def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[At
 
 
 def _parent(child: Attribute, name: str, groups: object) -> Attribute:
-    """Return the attribute whose values are groups of a child's values; each child value is in exactly one group."""
+    """Return the attribute whose values are groups of a child's values; each child value is in exactly one group.
+
+    The parent has the policies of the child for outside values and nulls.
+    """
     field = f"attributes.{child.name}.parent.{name}"
     if child.search is not None or child.groups or child.kind not in ("categories", "text-prefix", "integer", "coded"):
         kind = "a map" if child.groups else f"kind {child.kind if child.search is None else 'discover'}"
@@ -212,7 +218,10 @@ def _with_words(attribute: Attribute, table: Mapping[str, Any]) -> Attribute:
 
 
 def _kind(name: str, table: Mapping[str, Any]) -> str:
-    """Return the table's kind. Raises DomainError if it is invalid, or if a key is missing or unknown."""
+    """Return the table's kind. Raises DomainError if it is invalid, or if a key is missing or unknown.
+
+    KINDS has the required keys of each kind, MORE its optional ones.
+    """
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         text = kind if isinstance(kind, str) else ""

@@ -250,6 +250,9 @@ def margin_cells(shape: Sequence[int], axes: Sequence[int], levels: Sequence[Int
 def hierarchies_of(attributes: Sequence[Attribute]) -> tuple[Hierarchy, ...]:
     """Return the hierarchies of some attributes, in the order of their leaves.
 
+    `above[name]` has the attributes that an attribute determines, each with the cell of the parent for every cell;
+    `inner` are levels that are no leaves.
+
     Parameters
     ----------
     attributes : sequence of Attribute

@@ -47,7 +47,10 @@ class _Bound:
                       self.texts, self.without)  # fmt: skip
 
     def joined(self, other: _Bound, name: str) -> _Bound:
-        """Return the consequence without an attribute, which has opposite signs in the two."""
+        """Return the consequence without an attribute, which has opposite signs in the two.
+
+        Each comparison is multiplied by the absolute coefficient of the other, so that the attribute cancels.
+        """
         one, two = abs(dict(other.terms)[name]), abs(dict(self.terms)[name])
         terms = {own: one * factor for own, factor in self.terms}
         for own, factor in other.terms:
@@ -60,6 +63,9 @@ class _Bound:
 
 def implied_rules(rules: Sequence[DomainConstraint]) -> tuple[ValueRule, ...]:
     """Return consequences of value rules over one and two attributes.
+
+    `pool` has the strictest comparison of each combination of terms. Only consequences of at most two attributes are
+    added, so that the number of comparisons stays small.
 
     Raises
     ------
@@ -86,6 +92,8 @@ def implied_rules(rules: Sequence[DomainConstraint]) -> tuple[ValueRule, ...]:
     for terms, one in pool.items():
         names = [name for name, _ in terms]
         known = not any(ranges[name].unknown.any() for name in one.without)
+        # comparisons that are stated, that follow from ranges alone, or that contain a number, are no new rules of
+        # cells
         if terms in given or not one.texts or numbers.intersection(names) or not known:
             continue
         linear = Linear(terms, one.constant, "<" if one.strict else "<=")
@@ -131,6 +139,8 @@ def _contradiction(texts: Sequence[str]) -> DomainError:
 
 def check_contradictions(rules: ByText, sizes: Mapping[str, int], listed: Mapping[str, int]) -> None:
     """Raise DomainError for a rule without possible cells, and for two rules, or all, without any in common.
+
+    `tables` has the attributes and constraints of the rules whose cells are few enough to be compared.
 
     Parameters
     ----------

@@ -168,6 +168,9 @@ class Number(Attribute):
     def parts(self, codes: NDArray[Any]) -> Integers:
         """Return the parts of records on the cells, in units of 1/`denominator`, shape (rows, cells).
 
+        With squares, the four parts are those of a quadratic spline in the distance `near` from the nearer end; they
+        sum to the denominator, steps².
+
         Parameters
         ----------
         codes : ndarray of unsigned integers, shape (rows,)
@@ -243,7 +246,10 @@ def read_numbers(tables: Any) -> list[Number]:
 
 
 def _read_number(name: str, table: Any) -> Number:
-    """Return the number that a table of the domain file declares: its range, policies and search; refuse faults."""
+    """Return the number that a table of the domain file declares: its range, policies and search; refuse faults.
+
+    The total of a unit is bounded on both sides: without `low` it is -high.
+    """
     field = f"numbers.{name}"
     if name in RESERVED:
         raise DomainError(field, f"the name {name!r}", "another name", "rename it, and set from to the column")
@@ -308,6 +314,8 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
     """Return the ends in steps, the step, and the search for private ends, which are assumed to be ASSUMED_STEPS apart.
 
     Strategies and their errors in units of the range do not depend on the ends.
+
+    `hidden` are the private ends. Ends of 2^53 steps or more would not be exact as floats.
     """
     step = read_exact(f"{field}.step", table.get("step", 1))
     if step <= 0:

@@ -193,7 +193,11 @@ def _read(path: Path) -> Any:
 
 
 def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, path: str) -> Integers:
-    """Return the counts of all cells. Raises DomainError for an unknown label, a repeat or a missing cell."""
+    """Return the counts of all cells. Raises DomainError for an unknown label, a repeat or a missing cell.
+
+    The number of a cell is its position in row-major order. A cell that the rules exclude may be absent, and must be
+    zero.
+    """
     if missing := [one for one in (*names, column) if one not in table.column_names]:
         raise DomainError("totals.path", f"no column {missing[0]!r} in {path}", ", ".join(table.column_names),
                           nearest(str(missing[0]), table.column_names))  # fmt: skip
@@ -289,7 +293,10 @@ def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:
 
 
 def common_set(domain: TotalsDomain, one: AttributeSet, other: AttributeSet) -> AttributeSet:
-    """Return the largest set whose table follows from both sets, in domain order."""
+    """Return the largest set whose table follows from both sets, in domain order.
+
+    Of a hierarchy both sets may name different levels: the table at the higher one follows from both.
+    """
     found = [name for name in one if name in other]
     for hierarchy in domain.hierarchies:
         levels = [

@@ -75,6 +75,8 @@ class ValueRanges:
 def value_ranges(attribute: Attribute, step: float | None = None) -> ValueRanges:
     """Return the values in the cells of an attribute, dates as days since 1970, and 0 for texts.
 
+    `low` and `high` are the ends of the values in each cell; `unknown` marks cells of outside values and nulls.
+
     Parameters
     ----------
     attribute : Attribute
@@ -173,6 +175,7 @@ class Linear:
         least = greatest = self.constant
         for name, factor in self.terms:
             ends = factor * low[name], factor * high[name]
+            # with a negative factor the high end of the value gives the least product
             least = least + ends[factor < 0]
             greatest = greatest + ends[factor > 0]
         return least, greatest
@@ -393,7 +396,11 @@ class _Reader(ConditionReader):
         return _Operand(self, constant=number, literal=value)
 
     def compare(self, one: _Operand, sign: str, other: _Operand) -> Node:
-        """Return the comparison of two operands."""
+        """Return the comparison of two operands.
+
+        An operand is a sum of attributes and a constant, or a literal; `dates` counts its dates with their signs. A
+        literal on the left is exchanged with the right side.
+        """
         if one.literal is not None and other.attribute is not None:
             one, sign, other = other, SWAPPED[sign], one
         first, second = one.attribute, other.attribute
@@ -418,7 +425,10 @@ class _Reader(ConditionReader):
         return self._signed(longer_first, difference.constant, sign)
 
     def _signed(self, terms: tuple[tuple[str, float], ...], constant: float, sign: str) -> Node:
-        """Return a comparison of a sum with 0; one that the cells of an attribute decide is a test of cells."""
+        """Return a comparison of a sum with 0; one that the cells of an attribute decide is a test of cells.
+
+        A comparison of a single attribute is decided by its cells; an inequality (!=) is the negation of equality.
+        """
         linear: Node = Linear(terms, constant, sign if sign in ("<", "<=", "=") else "<=")
         if sign in (">", ">="):
             linear = Linear(tuple((name, -factor) for name, factor in terms), -constant, "<" if sign == ">" else "<=")
@@ -471,10 +481,14 @@ class _Reader(ConditionReader):
         if sign in ("=", "!="):
             inside = self._compare_period(attribute, ">=", value) & self._compare_period(attribute, "<=", value)
             return inside if sign == "=" else ~inside
+        # before or from the first day on; up to or after the last one
         return self._signed(((attribute.name, 1.0),), -(first if sign in ("<", ">=") else beyond - 1), sign)
 
     def _equal(self, attribute: Attribute, value: Literal | None) -> CellTest:
-        """Return the test of one label."""
+        """Return the test of one label.
+
+        A `CellTest` has the cells for which it is true and those for which it is false; a null is in neither.
+        """
         label = int(value) if isinstance(value, float) and value.is_integer() else value
         cell = attribute.cell_of.get(label, attribute.cell_of.get(str(label)))
         if cell is None or cell == attribute.null_cell:
@@ -484,7 +498,10 @@ class _Reader(ConditionReader):
         return CellTest(attribute.name, frozenset({cell}), frozenset(range(attribute.size)) - {cell} - null)
 
     def _equal_labels(self, one: Attribute, other: Attribute, sign: str) -> CompoundCondition:
-        """Return the equality of two attributes whose cells are labels."""
+        """Return the equality of two attributes whose cells are labels.
+
+        For each label of the first attribute: it differs, or the other attribute has the same label (or not, for !=).
+        """
         cells = {str(label): cell for cell, label in enumerate(other.labels[: other.listed])}
         every = frozenset(range(other.listed))
         parts = []
@@ -496,7 +513,10 @@ class _Reader(ConditionReader):
         return CompoundCondition("and", tuple(parts))
 
     def clauses(self, node: Node) -> list[Clause]:
-        """Return a condition as clauses, all of which hold where it is not false."""
+        """Return a condition as clauses, all of which hold where it is not false.
+
+        An alternative of conjunctions becomes the conjunction of all combinations of one clause of each.
+        """
         if isinstance(node, CellTest):
             size = self.find(node.name).size
             return [Clause(((node.name, frozenset(range(size)) - node.false),))]

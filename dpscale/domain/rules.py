@@ -356,7 +356,10 @@ def read_constraints(text: object, find: Find) -> tuple[StructuralZero | ValueRu
 def with_dependencies(
     rules: Sequence[StructuralZero | ValueRule], sizes: Mapping[str, int]
 ) -> tuple[DomainConstraint, ...]:
-    """Return the constraints, with a functional dependency in place of zeros of two attributes that amount to it."""
+    """Return the constraints, with a functional dependency in place of zeros of two attributes that amount to it.
+
+    `possible` gives the combinations of cells that the zeros leave.
+    """
     pairs = dict[frozenset[str], list[StructuralZero]]()
     for rule in rules:
         if isinstance(rule, StructuralZero) and len(rule.names) == 2:
@@ -382,7 +385,10 @@ def _dependency(names: Sequence[str], allowed: Flags) -> FunctionalDependency | 
 
 
 def follows(attributes: Sequence[Attribute]) -> tuple[FunctionalDependency, ...]:
-    """Return the functional dependencies of attributes that group the values of another attribute."""
+    """Return the functional dependencies of attributes that group the values of another attribute.
+
+    `children` has the attribute of each column that lists its values one by one.
+    """
     children = {
         attribute.column: attribute
         for attribute in reversed(attributes)
@@ -417,6 +423,8 @@ def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
     """Return the dependency of a parent on its child.
 
     Outside values, and nulls, correspond to each other if both attributes have a cell for them.
+
+    The result has the parent's cell of each cell of the child, -1 where it is not determined.
     """
     place = {label: cell for cell, label in enumerate(child.labels)} if parent.length == child.length else {}
     of = [-1] * child.size

@@ -105,6 +105,8 @@ def check_names(names: Sequence[Any]) -> None:
 def date_pattern(form: str) -> str:
     """Return a regular expression with the groups y, m or b, d, h, i, s and z.
 
+    DIRECTIVES has the pattern of each directive, a named group whose letter is its fifth character, as in (?P<y>.
+
     Parameters
     ----------
     form : str

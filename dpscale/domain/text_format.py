@@ -161,7 +161,10 @@ def _character(pattern: str, at: int, special: frozenset[str]) -> tuple[str, int
 
 
 def _class(pattern: str, at: int) -> tuple[str, int]:
-    """Return the letters of a class, each once, and the place after it."""
+    """Return the letters of a class, each once, and the place after it.
+
+    The letters before and after a hyphen are the ends of a range of code points.
+    """
     letters, begin, none = "", at, frozenset[str]()
     while pattern[at : at + 1] not in ("", "]"):
         if pattern[at] == "[" or (pattern[at] == "^" and at == begin):

@@ -200,6 +200,8 @@ class LevelTree:
         """Return the joined names of leaves down to a level, one level for all or one for each of them.
 
         Missing names are left out, or written as empty texts.
+
+        `level` is 0 for the top. An unnamed leaf has the name UNSPECIFIED.
         """
         parts = []
         for own, (names, codes) in enumerate(zip(self.names, self.codes, strict=True)):
@@ -212,11 +214,16 @@ class LevelTree:
         return pc.binary_join_element_wise(*parts, pa.scalar(separator, pa.large_string()), null_handling="skip")
 
     def labels(self, level: int) -> Labels:
-        """Return the labels of the nodes of a level: the name if no other has it, else the path joined by "/"."""
+        """Return the labels of the nodes of a level: the name if no other has it, else the path joined by "/".
+
+        `places` are the positions of the nodes' names among all names of the tree, and `numbers` say which names are
+        equal.
+        """
         starts = self.starts[level]
         levels = self.levels[level, starts]
         places = self.places(starts, levels)
         numbers = self.name_ids[places]
+        # the last text is UNSPECIFIED, the name of unnamed leaves
         repeated = (np.bincount(numbers)[numbers] > 1) | (places == len(self.texts) - 1)
         texts = self.texts.take(pa.array(places))
         if repeated.any():
@@ -549,7 +556,10 @@ def _check_parents(field: str, tree: LevelTree) -> None:
 
 
 def _check_cycles(field: str, tree: LevelTree) -> None:
-    """Raise DomainError if a name is above itself. Only names that are above others can be in a cycle."""
+    """Raise DomainError if a name is above itself. Only names that are above others can be in a cycle.
+
+    An edge is a pair of numbers of names, of which the first is directly above the second on some path.
+    """
     numbers, edges = tree.name_ids, set[tuple[int, int]]()
     inner = np.zeros(len(numbers), np.bool_)
     inner[numbers[: tree.offsets[-1]]] = True
@@ -570,7 +580,11 @@ def _check_cycles(field: str, tree: LevelTree) -> None:
 
 
 def _cycle(edges: set[tuple[int, int]]) -> list[int]:
-    """Return the nodes of a cycle of a directed graph, the first one repeated; empty if there is none."""
+    """Return the nodes of a cycle of a directed graph, the first one repeated; empty if there is none.
+
+    A depth-first search: `done` has the nodes below which there is no cycle, and `path` the nodes from the root to the
+    current one.
+    """
     below: dict[int, list[int]] = {}
     for upper, lower in sorted(edges):
         below.setdefault(upper, []).append(lower)
@@ -619,6 +633,9 @@ def _stated(field: str, tree: LevelTree, codes: Integers32) -> Flags:
     """Return which inner nodes a name states: the highest one of that name, unless the name is that of a leaf.
 
     Raises DomainError if a name is that of two nodes of which neither is above the other.
+
+    `levels` is the level of the last name of each path. Sorted by name and level, the first row of each name is its
+    highest node; the others of that name must lie below it.
     """
     columns, levels = np.arange(codes.shape[1]), (codes >= 0)[::-1].argmax(axis=0)
     levels = (tree.leaf - levels).astype(np.int32)

@@ -97,7 +97,7 @@ def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, worke
     """Divide the sets into passes whose counters fit the memory, and each pass into shards of similar size.
 
     `limit` are the cells of a pass that fit the memory, `spare` those of its joints, and `count` the number of shards.
-    Three quarters of TASKS are left for counting tasks, times shards.
+    The tasks of all passes together stay below three quarters of TASKS.
     """
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
     spare = min(4 * limit // workers, SPARE_CELLS)

@@ -198,7 +198,7 @@ def worker_problem(token: str, content: bytes, fingerprints: Mapping[str, bytes]
 def check_worker_memory(workers: Workers, needed: int, what: str) -> None:
     """Raise PlanError if a task needs more bytes than the smallest worker has per thread.
 
-    BASE is the memory of a process without tasks. Workers without a limit are not checked.
+    BASE is left for the process itself. Workers without a limit are not checked.
     """
     capacities = {
         worker: max(info["memory_limit"] - BASE, 0) // info["nthreads"]

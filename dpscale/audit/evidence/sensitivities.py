@@ -772,8 +772,8 @@ def split_delta(threshold: int, step: int, variance: int, rows: int) -> float:
 def vote_delta(threshold: int, step: int, variance: int, vote: int, values: int) -> float:
     """Return the largest probability that one of the values for which one unit alone votes passes the threshold.
 
-    A unit votes for r values with the weight 1/√r; `vote` is the largest number of steps of one vote. The probability
-    that at least one of r independent values passes is 1 - (1 - p)^r.
+    A unit votes for r values with the weight 1/√r; `vote` is the weight of a unit with one value. The probability that
+    at least one of r independent values passes is 1 - (1 - p)^r.
     """
     found = 0.0
     for voted in range(1, min(values, vote**2) + 1):

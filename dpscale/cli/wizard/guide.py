@@ -124,7 +124,10 @@ class Guide:
         return {"written": [path.name for path in self.files], "commands": commands, "refused": found["refused"]}
 
     def _plan(self, domain: str, job: str) -> dict[str, Any]:
-        """Return the figures of `dpscale plan` for the job, and the expected error of each set."""
+        """Return the figures of `dpscale plan` for the job, and the expected error of each set.
+
+        The unreviewed domain is written into a temporary folder, so that the planner reads it as a file.
+        """
         from dpscale.base.numerics import one_thread
         from dpscale.engine.schedulers import resolve
         from dpscale.job.allocation import planned_jobs
@@ -152,7 +155,10 @@ def shown(value: Any) -> str:
 
 
 def _changed(tables: Mapping[str, Any], changes: Sequence[Sequence[str]], group: str) -> dict[str, Any]:
-    """Return tables of the domain file with the changes; keys of another kind of attribute are dropped."""
+    """Return tables of the domain file with the changes; keys of another kind of attribute are dropped.
+
+    A change is (group, name, key, text): `group` is the section of the domain file, such as numbers.
+    """
     found = {}
     for name, table in tables.items():
         texts = {key: text for where, own, key, text in changes if (where, own) == (group, name)}
@@ -183,7 +189,10 @@ def _number(text: str) -> Any:
 
 
 def _sections(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of the job that a person has decided."""
+    """Return the sections of the job that a person has decided.
+
+    Sets with the same statistic are joined into one part of the workload.
+    """
     unit = {"privacy_unit": chosen["unit"], "max_rows_per_unit": _number(chosen["bound"])} if chosen["unit"] else {}
     amounts = {key: _number(chosen[key]) for key in BUDGET if chosen[key].strip()}
     workload = list[dict[str, Any]]()
