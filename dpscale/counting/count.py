@@ -78,7 +78,7 @@ class Counter:
         return self._flat
 
     def _count_waiting(self) -> None:
-        """Count the rows that wait into all sets: directly, in joint sets that hold several, and in planes of bits."""
+        """Count the waiting rows into all sets: directly, in joints of several sets, as sums of numbers, and by bit planes."""
         if not self._waiting_rows:
             return
 

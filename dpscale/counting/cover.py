@@ -194,10 +194,10 @@ def guess_rows(domain: Domain, size: int) -> int:
 def _joints(
     domain: Domain, requested: _RequestedSets, worth: Floats, rows: int, spare: int
 ) -> tuple[Integers, list[AttributeSet]]:
-    """Return for each requested set the joint set it is counted in (−1: alone), and the joint sets by their names.
+    """Return for each requested set the joint set in which it is counted (−1: none), and the joint sets.
 
-    `worth` is the work that a set takes alone. Joints grow from the sets with the most work, while the cells stay
-    within `spare`.
+    `worth` has the nanoseconds that a set takes without a joint, by planes or by increments. Joints grow from the sets
+    with the most work; all their cells together stay within `spare`.
     """
     holders = np.repeat(np.arange(len(worth)), np.diff(requested.starts))
     order = np.argsort(requested.attrs, kind="stable")

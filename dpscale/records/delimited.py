@@ -107,7 +107,10 @@ class _Blocks(io.RawIOBase):
         return block
 
     def _block(self, size: int) -> bytes:
-        """Return the next block of about `size` bytes, in whole lines without comments; empty at the end."""
+        """Return the next block of about `size` bytes; empty at the end.
+
+        Only if the dialect has comments, a block has whole lines, without those of comments.
+        """
         if not self._comment:
             return self._take(size)
 

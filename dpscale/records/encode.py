@@ -362,7 +362,10 @@ def _outside(attribute: Attribute, nearest: Integers, inside: NDArray[np.bool_])
 
 
 def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
-    """Return the cells of numbers that are categories of the domain (−1 for others); 2 and 2.0 are one category."""
+    """Return the cells of numbers that are categories of the domain; 2 and 2.0 are one category.
+
+    Other numbers have the cell, or the negative code, of values outside the domain.
+    """
     # adding zero converts -0.0 to 0.0, which Arrow distinguishes
     listed = _read_values(attribute)
     if values.dtype.kind == "i" and all(type(value) is int for value in listed):

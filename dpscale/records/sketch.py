@@ -145,7 +145,7 @@ class ColumnSummary:
         self.distinct.update(first.cast(pa.large_binary()).to_pylist() if is_text(column.type) else first.to_pylist())
 
     def _add_numbers(self, parsed: Numbers) -> None:
-        """Add the numbers of a column to its summary: range, whether whole, examples, and counts of missing ones."""
+        """Add the numbers of a column to its summary: range, whether whole, a sample, and how many are none."""
         self.numeric &= not parsed.foreign.any()
         self.slips += int(parsed.foreign.sum())
         self.present += int((~parsed.missing).sum())

@@ -210,9 +210,9 @@ class AllocationProblem:
         own : mapping
             Errors of the tables.
         left : mapping
-            Error of each link relative to random links.
+            Departure of each link from its true distribution that its share leaves, as total variation.
         deviation : float
-            Of the sampling of rows, for one link.
+            Factor of the deviation of links from their own distribution (`sampling`).
         """
         errors = {name: _error(own, (link.parent, link.child), deviation * link.sampling, left[name])
                  for name, link in self.links.items()}  # fmt: skip
@@ -359,8 +359,8 @@ class LinkStrength:
         """Return the expected objective for noise precisions multiplied by `scale`, over quantiles of both scales.
 
         The noise precisions of the planned division (`shares.precisions`: of the sums of u, of v and of pairs) are
-        multiplied by `scale`, the budget relative to the planned one. Sums of a side that is public (`problem.known`)
-        have the precision KNOWN, practically no noise. `ones` and `pairs` are distributions over the scales s₁ and s₂;
+        multiplied by `scale`, the budget relative to the planned one. Sums of a second side whose ends are known, as
+        those of children (`problem.known`), have the precision KNOWN, in effect no noise. `ones` and `pairs` are distributions over the scales s₁ and s₂;
         the objective is averaged over all pairs of their quantiles.
         """
         u, v, both = (precision * scale for precision in shares.precisions)

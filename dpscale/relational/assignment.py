@@ -129,7 +129,9 @@ def _separate_remaining(
 
 
 def _swap_duplicate(pairs: Integers, i: int, tried: list[int], side: int, rows: int, there: Counter[int]) -> None:
-    """Swap an end of pair i with one of the tried pairs, if i is there twice and fewer pairs are duplicates then.
+    """Swap an end of pair i, if it is there twice, with one of the tried pairs that gives no more duplicates.
+
+    The first pair that gives fewer duplicates is taken, else the last one that gives as many.
 
     `there` counts the pairs (a, b) under a · rows + b; `side` is the end that is swapped. `pairs` and `there` change
     in place.

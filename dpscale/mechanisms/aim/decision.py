@@ -307,7 +307,7 @@ def _read_request(
     ----------
     setting : Setting
     number : int
-        Of the measurement.
+        Number of the round.
     groups : mapping
         Groups of cells of each attribute.
     chosen : tuple

@@ -348,8 +348,8 @@ def state_before_rounds(
 ) -> AimState:
     """Return the state before the first selection, which has the 1-ways and the residuals as its estimates.
 
-    A set of three or more attributes is offered if its schedule says that a round can find it above the noise. Then a
-    round costs more than one of pairs alone, so the first step is scaled by the share of the pairs.
+    A set of three or more attributes is offered if the schedule permits its noise. The first step is `share` of an even
+    one if such a set is offered: at low noise of the pairs, steps are cheaper.
 
     Parameters
     ----------

@@ -191,10 +191,10 @@ def fill(data: Array, jobs: Integers, tables: Array, out: Array, states: Array) 
 
 @njit(cache=True, nogil=True)
 def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
-    """Decode the values of one page of dictionary codes into `out`; returns FINE or DAMAGED.
+    """Decode the values of one page of dictionary codes into `out`; return FINE, DAMAGED, or NULLS.
 
     `job` has integers by name: where the page is in `data`, which rows to take, where they go and which table decodes
-    them. Nullable columns have definition levels before the codes.
+    them. Nullable columns have definition levels before the codes. NULLS is a null in a column without a cell for it.
 
     The length of the levels is in the page header (version 2) or, if LEVEL_BYTES is negative, in the four bytes before
     the levels. The first byte of the values is the number of bits of a code, at most 32.
