@@ -34,6 +34,8 @@ def number_words(numbers: Integers) -> Words:
     """Return both words of integers.
 
     pandas mixes 64-bit integers bijectively without a key, so the second word is the mix of a modified number.
+
+    `_mix` is bijective, so that two numbers never share a first word.
     """
     words = np.empty((len(numbers), 2), np.uint64)
     for first in range(0, len(numbers), BLOCK):

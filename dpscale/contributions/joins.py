@@ -120,6 +120,8 @@ class RowLookup:
         """Read the rows of a part, one row per key: the one with the smallest hash of its values.
 
         The hash covers all attributes, and then the keys of other tables, so a key finds the same row in all joins.
+
+        Without duplicates, `one_a_key` refuses a second row with one key; else the row with the smallest hash remains.
         """
         words, values, wanted, references = self._rows(part)
         first = one_a_key(words, values, self.policies[3])

@@ -72,6 +72,8 @@ def coded_rows(
 ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
     """Return keys and codes of a partition's rows, without those dropped by the domain file or because of a null.
 
+    The policy of a key is "drop" or "reject". A row needs all keys, and a value that the domain does not drop.
+
     Parameters
     ----------
     domain : Domain
@@ -136,7 +138,10 @@ def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[t
 def key_words(
     batch: dict[str, object], columns: Columns, nulls: str, rule: str = ""
 ) -> tuple[Words, NDArray[np.bool_]]:
-    """Return two words per row and the rows that have a key. Raises DataError for a null unless nulls are dropped."""
+    """Return two words per row and the rows that have a key. Raises DataError for a null unless nulls are dropped.
+
+    `rule` is the rule by which ids are compared (`unit_ids`). The words of several columns are mixed to two.
+    """
     parts = [identities(batch[name], name, rule) for name in columns]
     missing = reduce(np.logical_or, (part.missing for part in parts))
     if missing.any() and nulls != "drop":

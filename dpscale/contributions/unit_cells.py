@@ -117,7 +117,11 @@ def _batch(
     mask: RowMask | None,
     first: int,
 ) -> UnitCells:
-    """Return the rows of a batch that count, in the ranges of the pass."""
+    """Return the rows of a batch that count, in the ranges of the pass.
+
+    `dropping` are further attributes whose values can drop a row; `first` is the number of the batch's first row in its
+    partition, and `mask` has the rows beyond the contribution bound.
+    """
     codes, gone = encode_batch(request.domain, batch, [*request.names, *request.dropping])
     words, missing = read_units(batch[request.unit], request.unit, lookup)
     kept = ~missing if gone is None else ~(missing | gone)

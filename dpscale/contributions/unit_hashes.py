@@ -23,7 +23,10 @@ EACH, TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 @njit(cache=True, nogil=True)
 def mixed(codes: NDArray[Any]) -> Words:
-    """Return a 64-bit mix of each row's codes; `codes` has shape (attributes, rows)."""
+    """Return a 64-bit mix of each row's codes; `codes` has shape (attributes, rows).
+
+    Rows are processed in parts of ROWS, whose words stay in the cache while all columns are mixed in.
+    """
     columns, rows = codes.shape
     out = np.full(rows, START, np.uint64)
     for first in range(0, rows, ROWS):
@@ -65,7 +68,10 @@ def plain_words(data: NDArray[np.uint8], offsets: Integers, keys: Words) -> tupl
 
 @njit(cache=True, nogil=True)
 def _hold(data: NDArray[np.uint8], offsets: Integers, lengths: Integers, held: Words) -> Any:
-    """Load the first words of every text, padded with zeros; return the number of words of the longest."""
+    """Load the first words of every text, padded with zeros; return the number of words of the longest.
+
+    Each text is a lane, a column of `held`; a text has one word more than its full eights, for its length.
+    """
     most = 0
     for lane in range(len(offsets) - 1):
         start, end = offsets[lane], offsets[lane + 1]
@@ -195,7 +201,10 @@ State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 @njit(cache=True, nogil=True, inline="always")
 def _round(state: State) -> State:
-    """Return the state after one round of SipHash: additions, rotations and exclusive ors of its four words."""
+    """Return the state after one round of SipHash: additions, rotations and exclusive ors of its four words.
+
+    The numbers are the rotations of SipHash (Aumasson & Bernstein 2012).
+    """
     a, b, c, d = state
     a, c = a + b, c + d
     b, d = _turned(b, 13) ^ a, _turned(d, 16) ^ c

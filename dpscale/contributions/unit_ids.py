@@ -71,7 +71,11 @@ class Identities:
 
 
 def family(kind: pa.DataType, unit: str, rule: str = "") -> str:
-    """Return the family of ids that a column of this type can contain. Raises DataError for other types."""
+    """Return the family of ids that a column of this type can contain. Raises DataError for other types.
+
+    Only columns of one family can be compared: texts and whole numbers, real numbers, moments with a zone, and local
+    ones.
+    """
     if types.is_dictionary(kind):
         return family(kind.value_type, unit, rule)
     if types.is_null(kind):
@@ -181,7 +185,10 @@ def _read_numbers(column: pa.Array, unit: str) -> pa.Array:
 
 
 def _of_integers(column: pa.Array) -> Identities:
-    """Return words for integers: of the number, or of its text if it is long."""
+    """Return words for integers: of the number, or of its text if it is long.
+
+    A number of SHORT or beyond is hashed as its text, because `_is_whole` reads at most 18 digits of a text.
+    """
     numbers = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
     words = number_words(numbers.astype(np.int64, copy=False))
     if numbers.max(initial=0) >= SHORT or numbers.min(initial=0) <= -SHORT:

@@ -60,7 +60,11 @@ def gather(rows: Words, starts: Integers, ends: Integers, out: Words) -> None:
 
 @njit(cache=True, nogil=True)
 def returned(flags: Flags, starts: Integers, ends: Integers, out: Flags) -> None:
-    """Copy the flags of gathered rows back to their original order."""
+    """Copy the flags of gathered rows back to their original order.
+
+    `starts` are the starts of the buckets in the original order of a piece, `ends` those of its rows among the gathered
+    ones.
+    """
     for bucket in range(len(ends)):
         count = starts[bucket + 1] - starts[bucket]
         for k in range(count):
@@ -226,7 +230,10 @@ def _largest(rows: Words, own: NDArray[np.int32], bound: int, flags: Flags) -> N
 
 @njit(cache=True, nogil=True)
 def _sink(rows: Words, heap: NDArray[np.int32], place: int) -> None:
-    """Restore the heap below a position."""
+    """Restore the heap below a position.
+
+    The children of the place p are 2p + 1 and 2p + 2; `_above` decides which row belongs above the other.
+    """
     while 2 * place + 1 < len(heap):
         below = 2 * place + 1
         if below + 1 < len(heap) and _above(rows, heap[below + 1], heap[below]):

@@ -100,7 +100,10 @@ def composed(hops: Sequence[UnitMap]) -> UnitMap:
 
 
 def places(known: Words, words: Words) -> Integers:
-    """Return the position of each word pair among sorted ones; −1 if absent."""
+    """Return the position of each word pair among sorted ones; −1 if absent.
+
+    If first words differ, they decide the place alone; the second word is compared at the end in any case.
+    """
     if not len(known):
         return np.full(len(words), -1)
 

@@ -78,7 +78,7 @@ class Counter:
         return self._flat
 
     def _count_waiting(self) -> None:
-        """Count the waiting rows into all sets: directly, in joints of several sets, as sums of numbers, and by bit planes."""
+        """Count the waiting rows into all sets: directly, in joints of several sets, as sums and by bit planes."""
         if not self._waiting_rows:
             return
 
@@ -123,6 +123,8 @@ def _increment(steps: Steps, codes: Codes, counters: NDArray[Any], total: int) -
     """Add rows to the counters of some sets: cell by cell for few, else by compiled loops over blocks of rows.
 
     `codes` has shape (columns, rows); `total` is the number of rows so far.
+
+    `levels` is work space for the codes of prefixes, of a block of rows.
     """
     if steps.is_small(total):
         for places in steps.places(codes):

@@ -132,7 +132,9 @@ def count_codes(
         first, end, cells = starts[s], starts[s + 1], cell_counts[s]
         prefix_codes(codes, columns, sizes, first, first + shared[s], end - 1, levels)
         mine = counters[offsets[s] : offsets[s] + cells]
+        # few cells: consecutive equal codes would wait for each other in one counter
         copies = COPIES if cells <= FEW else 0
+        # 32-bit counters that fit the cache are summed at the end
         if not copies and counters.itemsize > 4 and cells <= min(STAND_IN, rows // 2):
             copies = 1
 
@@ -438,6 +440,8 @@ def add_parts(
     levels: NDArray[Any],
 ) -> None:
     """Add the parts of rows to the counters of several sets; the other parameters are those of `count_codes`.
+
+    Two parts per row, those of a number without squares and nulls, have a loop of their own.
 
     Parameters
     ----------

@@ -103,6 +103,8 @@ def count_weighted(
 ) -> Integers:
     """Return Σ_s w_s x_s for the sets of a program, as a flat int64 array.
 
+    A counter is finished and weighted when the period changes, so the order of the periods saves multiplications.
+
     Parameters
     ----------
     program : Program

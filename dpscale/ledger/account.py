@@ -174,6 +174,8 @@ class Account:
         """Composition of the releases of each period, in order; empty if no release has one.
 
         Releases without a period, which may concern every period, are under "".
+
+        The period is that of the cost, which is empty if the cost is for no single period.
         """
         rows_by_period = dict[str, list[Row]]()
         for row in self.releases:

@@ -159,7 +159,10 @@ def _parse_numbers(texts: pa.Array) -> Numbers:
 
 
 def _large(words: pa.Array, values: NDArray[np.float64]) -> Integers | None:
-    """Return the whole numbers that floats do not represent exactly and 64 bits do; None if there are none."""
+    """Return the whole numbers that floats do not represent exactly and 64 bits do; None if there are none.
+
+    EXACT is 2^53, from which floats have gaps between whole numbers; `words` are the texts of the numbers.
+    """
     beyond = (np.abs(values) >= EXACT) & (np.abs(values) < float(LARGEST))
     if not beyond.any():
         return None
@@ -395,7 +398,11 @@ def _hash(data: Bytes, start: int, end: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _fill(keys: Bytes, ends: Integers, table: Integers32) -> None:
-    """Enter the place of each key in the first free entry from that of its hash."""
+    """Enter the place of each key in the first free entry from that of its hash.
+
+    `table` has a power of two of entries, -1 where it is free; `ends` are the places where the keys begin in `keys`,
+    and the end of the last one.
+    """
     mask = np.uint64(len(table) - 1)
     for key in range(len(ends) - 1):
         entry = _hash(keys, ends[key], ends[key + 1]) & mask
@@ -406,7 +413,10 @@ def _fill(keys: Bytes, ends: Integers, table: Integers32) -> None:
 
 @njit(cache=True, nogil=True)
 def _find(keys: Bytes, key_ends: Integers, table: Integers32, data: Bytes, ends: Integers, places: Integers) -> None:
-    """Set the place of each text among the keys; it stays as it is if the text is none of them."""
+    """Set the place of each text among the keys; it stays as it is if the text is none of them.
+
+    The table is that of `_fill`, in which a search ends at the first free entry. Arrays of ends are as there.
+    """
     mask = np.uint64(len(table) - 1)
     for text in range(len(ends) - 1):
         start, length = ends[text], ends[text + 1] - ends[text]
@@ -482,7 +492,11 @@ def repeated(value: str | None, rows: int) -> pa.Array:
 
 
 def same_value(value: Any, text: str | None) -> bool:
-    """Return whether a value of a column is the one that a folder's name states."""
+    """Return whether a value of a column is the one that a folder's name states.
+
+    `text` is None for the folder of nulls. Numbers are compared as decimals, so that 1 is 1.0, and a time at midnight
+    is also its day.
+    """
     if value is None or text is None:
         return value is None and text is None
     if isinstance(value, bool):

@@ -143,7 +143,10 @@ class Connection(ABC):
         """End the transaction and close the connection."""
 
     def condition(self, part: Range) -> str:
-        """Return the clause WHERE of a range."""
+        """Return the clause WHERE of a range.
+
+        FIRST and LAST stand for an open end. The first range also has the rows whose number is null.
+        """
         if not part:
             return ""
         low, end = part
@@ -375,11 +378,16 @@ class PostgresConnection(HashingConnection):
 
 
 def _postgres_kind(column: pa.Field) -> pa.DataType:
-    """Return the type in which a column of the driver is read."""
+    """Return the type in which a column of the driver is read.
+
+    PostgreSQL stores the digits of a numeric in the upper half of a modifier and its scale in the lower one, plus 4; -1
+    means that neither is stated.
+    """
     stated, name = _metadata(column), _stated_type(column)
     if name == "numeric":
         modifier = int(stated.get("POSTGRESQL:typmod", -1)) - 4
         digits, scale = modifier >> 16 & 0xFFFF, modifier & 0x7FF
+        # Arrow has at most 38 digits; without a modifier 9 of them are after the point
         return pa.decimal128(digits, scale) if modifier >= 0 and scale <= digits <= 38 else pa.decimal128(38, 9)
     kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
     if name == "uuid":

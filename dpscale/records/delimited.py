@@ -38,7 +38,10 @@ class OpenDelimited(OpenFile):
     def batches(
         self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: Domain | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the columns as dictionary-encoded texts."""
+        """Yield batches of the columns as dictionary-encoded texts.
+
+        `raw` are the names in the file, which may differ from the stated ones. `nothing` are the texts that mean null.
+        """
         self._check_width()
         raw = [self._raw[self.names.index(name)] for name in columns]
         kinds = dict.fromkeys(raw, pa.dictionary(pa.int32(), pa.string()))
@@ -46,6 +49,7 @@ class OpenDelimited(OpenFile):
         read = arrow_csv.ReadOptions(
             block_size=BLOCK_BYTES, use_threads=False, column_names=list(self.dialect.names) or None
         )
+        # in a file of one column an empty line is a null
         parse = arrow_csv.ParseOptions(newlines_in_values=True, delimiter=self.delimiter,
                                        escape_char=self.dialect.escape or False,
                                        ignore_empty_lines=len(self.names) > 1)  # fmt: skip

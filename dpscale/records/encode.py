@@ -149,7 +149,10 @@ def _cell_of_name(name: _Name) -> Integers:
 
 
 def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped: Flags | None) -> Codes:
-    """Convert cells to codes and mark dropped rows. Raises RefusedValue for a refused value."""
+    """Convert cells to codes and mark dropped rows. Raises RefusedValue for a refused value.
+
+    DROPPED is the largest of the negative codes: a smaller one is that of a refused value.
+    """
     worst = cells.min(initial=0)
     if worst < DROPPED:
         raise _refused(attribute, int(worst))
@@ -288,7 +291,10 @@ def _wrong_type(attribute: Attribute, kind: pa.DataType, takes: str) -> DataErro
 
 
 def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Integers:
-    """Return the cells of numbers or days."""
+    """Return the cells of numbers or days.
+
+    Values between two edges of bins are in the cell of the lower edge; the last edge belongs to the last bin.
+    """
     if attribute.values:
         return _number_category_cells(attribute, values)
     if attribute.kind == "bins":

@@ -168,6 +168,8 @@ def as_arrow(frame: object, names: Sequence[str]) -> pa.Table:
     """Return columns of a pandas, Polars or pyarrow table as a pyarrow Table.
 
     Raises DataError for other objects, and for a column that is missing, occurs twice, or has no type of its own.
+
+    A lazy frame of Polars is computed here.
     """
     read: Any = read_stream(frame)
     known = frame_columns(read)

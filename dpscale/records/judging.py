@@ -152,7 +152,10 @@ def empty(kind: pa.DataType) -> pa.Array:
 
 
 def _value_faults(attribute: Attribute, column: pa.Array) -> Iterator[tuple[str, Tally]]:
-    """Yield the kinds of faulty values in a column, each with its number and examples."""
+    """Yield the kinds of faulty values in a column, each with its number and examples.
+
+    OUTSIDE, UNPARSABLE and NULL are the codes that `judged` gives to faulty rows.
+    """
     cells = judged(attribute, column)
     what = "date" if attribute.kind == "date" else "number"
     faults = {OUTSIDE: "values outside the domain", UNPARSABLE: f"texts that are no {what}", NULL: "missing values"}

@@ -214,7 +214,10 @@ def _which(file: str) -> tuple[int, int] | str:
 
 
 def _at(path: str) -> tuple[list[str], list[str]]:
-    """Return the files that a path names or matches, and those below folders that it names or matches."""
+    """Return the files that a path names or matches, and those below folders that it names or matches.
+
+    A path may be a folder, a file, or a glob, whose literal part is listed.
+    """
     if os.path.isdir(path):
         return [], _below(path)
     if os.path.exists(path):
@@ -271,7 +274,10 @@ def is_run(folder: str) -> bool:
 
 
 def _below(folder: str) -> list[str]:
-    """Return the files anywhere below a folder that are not hidden."""
+    """Return the files anywhere below a folder that are not hidden.
+
+    A folder of a run of dpscale below the given one is left out.
+    """
     files: list[str] = []
     seen: set[str] = set()
     for where, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
@@ -295,7 +301,10 @@ def _is_hidden(name: str) -> bool:
 
 
 def common_root(paths: list[str], files: list[str]) -> str:
-    """Return the folder to which file names are relative; never a hive folder, because its name is data."""
+    """Return the folder to which file names are relative; never a hive folder, because its name is data.
+
+    A folder such as year=2025 states a column, which would get lost if it were the root.
+    """
     if is_url(files[0]):
         return _common_prefix(paths, files)
     root = os.path.abspath(paths[0]) if len(paths) == 1 and os.path.isdir(paths[0]) else common_folder(files)

@@ -81,7 +81,10 @@ RULES = (  # state, bytes, next state, action; the loop chooses the state after 
 
 @cache
 def _tables() -> tuple[NDArray[np.int16], NDArray[np.int8]]:
-    """Return the next state, and above it the action, for each state and byte; and the effects of each action."""
+    """Return the next state, and above it the action, for each state and byte; and the effects of each action.
+
+    A rule is (state, bytes, next state, action). Bytes without a rule lead to FAIL.
+    """
     steps = np.full((len(STATES), 256), FAIL << STATE_BITS, np.int16)
     for state, found, new, action in RULES:
         steps[STATES.index(state), list(found)] = STATES.index(new) | action << STATE_BITS
@@ -325,8 +328,12 @@ class _Block:
         return len(self.rows) - 1
 
     def members(self, start: int, rows: int) -> Integers32:
-        """Return the member of each column in some objects; -1 where an object lacks the column."""
+        """Return the member of each column in some objects; -1 where an object lacks the column.
+
+        `slots` has at least twice as many entries as an object has members and requested columns together.
+        """
         chosen = self.rows[start : start + rows + 1]
+        # the largest object
         most = int(np.diff(chosen).max(initial=0)) + self.columns
         found = np.full((self.columns, len(chosen) - 1), -1, np.int32)
         slots = np.full(1 << (2 * most).bit_length(), -1, np.int32)
@@ -335,7 +342,10 @@ class _Block:
         return found
 
     def texts(self, members: Integers32, column: int = VALUE) -> pa.Array:
-        """Return the values of members, or their keys, as texts."""
+        """Return the values of members, or their keys, as texts.
+
+        `column` is VALUE or KEY, the first of two columns of `spans`.
+        """
         rows, there = len(members), self.spans[members[members >= 0]]
         offsets, valid = np.empty(rows + 1, np.int32), np.empty(rows, bool)
         out = np.empty((there[:, column + 1] - there[:, column]).sum(), np.uint8)  # null is longer than its text

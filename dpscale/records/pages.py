@@ -196,6 +196,7 @@ class Group:
         self._tables = _Tables(self, pages[is_dictionary], domain)
         self._pages = pages[~is_dictionary]
         ends = np.cumsum(self._pages[:, headers.VALUES])
+        # every column before has as many values as the row group has rows
         self._firsts = ends - self._pages[:, headers.VALUES] - self.rows * self._pages[:, headers.COLUMN]
         self._places, self._held = np.empty(0, np.int64), np.empty(0, np.uint8)
         self._within, self._span, self._next = (0, 0), (0, 0), 0
@@ -289,7 +290,11 @@ class Group:
         return out, places
 
     def _values(self, pages: Integers, codec: str) -> Bytes:
-        """Return the contents of pages without uncompressed levels, decompressed by pyarrow and concatenated."""
+        """Return the contents of pages without uncompressed levels, decompressed by pyarrow and concatenated.
+
+        `levels` are the bytes before the values that a page of version 2 stores uncompressed. Pages without compression
+        are not among the pieces.
+        """
         how = pa.Codec(codec)
         levels = np.maximum(pages[:, headers.LEVELS], 0)
         starts, packed = pages[:, headers.PLACE] + levels, pages[:, headers.PACKED] - levels

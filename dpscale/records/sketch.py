@@ -145,7 +145,7 @@ class ColumnSummary:
         self.distinct.update(first.cast(pa.large_binary()).to_pylist() if is_text(column.type) else first.to_pylist())
 
     def _add_numbers(self, parsed: Numbers) -> None:
-        """Add the numbers of a column to its summary: range, whether whole, a sample, and how many are none."""
+        """Add the numbers of a column to its summary: range, whether whole, a sample, and counts of other texts."""
         self.numeric &= not parsed.foreign.any()
         self.slips += int(parsed.foreign.sum())
         self.present += int((~parsed.missing).sum())
@@ -170,6 +170,7 @@ class ColumnSummary:
         self.missing.update(distinct.filter(pc.is_in(words, pa.array(NOTHING[1:], words.type))).to_pylist())
         self.truths &= {text.lower() for text in distinct.slice(0, len(TRUTH) * 4).to_pylist()} <= TRUTH
         for length, known in self.prefixes.items():
+            # more beginnings than a domain can list are not of use
             if len(known) <= MOST_VALUES:
                 known.update(pc.unique(pc.utf8_slice_codeunits(distinct, 0, length)).to_pylist())
 
@@ -206,7 +207,10 @@ class DateSummary:
         return True
 
     def draft(self) -> dict[str, Any]:
-        """Return a date attribute with the shortest period that has few enough cells."""
+        """Return a date attribute with the shortest period that has few enough cells.
+
+        A format without a day cannot have periods of days.
+        """
         ends = np.clip(np.array([self.low, self.high]), *CALENDAR)
         periods = [by for by in PERIODS if by != "week" and ("d" in self.form or not self.form or by != "day")]
         spans = {by: numbered(by, ends).tolist() for by in periods}
@@ -242,6 +246,7 @@ def round_edges(low: float, high: float, whole: bool = False) -> list[float]:
     span = last - first
     power = max(_exponent(span / BINS), 0 if whole else -400)
 
+    # the smallest step that gives at most BINS bins
     for step in (Fraction(10) ** (power + k) * digit for k in range(3) for digit in (1, 2, 5)):
         begin, end = math.floor(first / step), math.ceil(last / step)
         if end - begin <= BINS:
@@ -539,6 +544,8 @@ def _unify_missing(seen: Mapping[str, ColumnSummary]) -> list[str]:
     """Count texts that are missing values in columns of numbers as missing in columns of texts, and return them.
 
     A text such as "NA" that no column of numbers has stays a value.
+
+    `missing` of a column are its texts that mean a missing value in columns of numbers, as "NA".
     """
     markers = set[str]().union(*(column.missing for column in seen.values() if column.mostly_numbers))
     texts = [column for column in seen.values() if not column.mostly_numbers and column.missing & markers]
@@ -603,7 +610,10 @@ def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
 
 
 def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
-    """Return the attribute's table of the domain file, or the reason why the column is omitted."""
+    """Return the attribute's table of the domain file, or the reason why the column is omitted.
+
+    The order matters: a column of dates is no id, and an id is no attribute even if its values are numbers.
+    """
     if seen.foreign_type:
         return f"type {seen.foreign_type}"
     if seen.best_dates:

@@ -65,7 +65,10 @@ class RuleSummary:
         self.sums = {one: count + met for one, count in self.sums.items() if (met := _sum_rows(values, one)) >= 0}
 
     def _values(self, at: int, column: pa.Array) -> Floats:
-        """Return a column as numbers, or days; nan where it has none."""
+        """Return a column as numbers, or days; nan where it has none.
+
+        A text column is one of dates if all its texts are, else one of numbers if they are.
+        """
         column = column.dictionary_decode() if types.is_dictionary(column.type) else column
         missing = np.full(len(column), np.nan)
         try:

@@ -277,7 +277,10 @@ class RowMask:
         return cls(len(flags), np.packbits(flags))
 
     def within(self, first: int, rows: int) -> Flags:
-        """Return the mask of `rows` rows starting at `first`."""
+        """Return the mask of `rows` rows starting at `first`.
+
+        `bits` has one bit for each row of the partition, the first in the highest bit of a byte.
+        """
         start, end = first // 8, -(-min(first + rows, self.count) // 8)
         flags = np.zeros(rows, dtype=bool)
         found = np.unpackbits(self.bits[start:end]).view(bool)[first - 8 * start :][:rows]

@@ -248,6 +248,8 @@ class Labels:
 def write_index(folder: Path, parts: Sequence[WorkloadPart], rows: Mapping[str, Any]) -> None:
     """Write index.parquet.
 
+    `first` is the row of the file at which the set begins, -1 without a file.
+
     Parameters
     ----------
     folder : Path
@@ -380,6 +382,8 @@ def relative_errors(folder: Path, index: pa.Table) -> Iterator[dict[str, Any]]:
     Its entries are family, degree, sets, queries, the median (typical) and largest error in records, the median of
     error / estimate (relative), and the share of answers whose error exceeds the estimate (beyond). They are None if no
     error is known.
+
+    The index has a row for each set; a group is one family with one number of attributes.
     """
     family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
     degrees = index["attributes"].combine_chunks().value_lengths().to_numpy(zero_copy_only=False)

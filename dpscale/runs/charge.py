@@ -124,6 +124,7 @@ def charge(run: Run, entry: str = "privacy", reserve: bool = True) -> str:
         raise JobError("run directory", f"manifest.json in {run.path} was replaced meanwhile",
                        "one process that creates the directory", "run the command again")  # fmt: skip
     content, terms, privacy = run.content, _charge_of(run, entry), run.job.privacy
+    # the statement of the release is sealed once, with its first reservation
     stated = entry == "privacy" and reserve and run.manifest.get(entry) is None
     facts = {**terms.facts, **(sealed_hashes(run, ENTRIES) if stated else {})}
     for part in run.parts.values():
@@ -147,6 +148,7 @@ def charge(run: Run, entry: str = "privacy", reserve: bool = True) -> str:
         if reserve:
             record_ledger_link(run, ledger, terms.release)
 
+    # a query found room for a release that the run has already charged
     if state == "admitted" and run.manifest.get(entry) is not None:
         raise JobError("run directory", f"manifest.json in {run.path} has a charge that is not on the ledger",
                        "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip

@@ -219,7 +219,11 @@ def _is_resumable(where: Path, files: Files) -> bool:
 
 
 def _is_draft_file(path: Path, files: Files) -> bool:
-    """Return whether a path is part of an interrupted creation of a run with these files, and may be replaced."""
+    """Return whether a path is part of an interrupted creation of a run with these files, and may be replaced.
+
+    `files` has the content of the first files by name. A manifest completes the creation, so it is never part of a
+    draft.
+    """
     if path.name in files and path.name != MANIFEST:
         return _content(path) == files[path.name]  # else it may be the user's own job.toml
     inside = {name.partition("/")[2]: content for name, content in files.items() if name.startswith(f"{path.name}/")}

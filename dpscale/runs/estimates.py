@@ -204,6 +204,8 @@ def choose_sampler(
     """Return the name of a sampler and the distances of all samplers that were compared.
 
     It is the requested sampler, or the one whose rows are closest to the estimates.
+
+    The distances are mean distances of a trial's rows from the estimates, by number of attributes.
     """
     samplers = _write_samplers(run, settings, each)
     if len(samplers) == 1:

@@ -317,7 +317,10 @@ def frame_tag(release: str, content: str, create: bool = False) -> dict[str, str
 
 
 def keyed_tags(contents: Sequence[str], create: bool = False) -> tuple[str, list[str]] | None:
-    """Return the name of the key of this user and the keyed hashes of contents; None if this user has no key."""
+    """Return the name of the key of this user and the keyed hashes of contents; None if this user has no key.
+
+    The name of a key is a hash under it, so that tags of different keys are not compared.
+    """
     key = _user_key(create)
     if key is None:
         return None

@@ -175,7 +175,10 @@ def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engin
 
 
 def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
-    """Raise JobError if a file of synthetic rows does not fit the memory setting; `rows` is None if not known yet."""
+    """Raise JobError if a file of synthetic rows does not fit the memory setting; `rows` is None if not known yet.
+
+    The rows of a file are an equal part of all, but a file has at least about LEAST_ROWS rows.
+    """
     from dpscale.synthesis.draw import LEAST_ROWS  # imports compiled loops, which a plan does not need
 
     files, count = settings.parts_of(rows or 1, columns), rows or 1

@@ -686,6 +686,8 @@ class Part(StageRecords):
         """Facts about the part, with those of the run that hold for all parts.
 
         Facts of the run take precedence, except that a part with a noise key of its own has its own facts about it.
+
+        COMMON are the entries of the run for all parts, KEYS those of a noise key.
         """
         if not self.folder:
             return self.run.manifest

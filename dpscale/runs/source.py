@@ -201,7 +201,10 @@ def file_prints(run: TablePart, table: Table, engine: Engine) -> Prints:
 
 
 def content_hash(run: TablePart, table: Table, engine: Engine, prints: Prints | None = None) -> str:
-    """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
+    """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters.
+
+    Filters are part of the content, because they change the counted rows.
+    """
     content = run.content_hash(table, engine)  # None unless the kind of part has a rule of its own
     if content is not None:
         return content
@@ -269,6 +272,7 @@ def check_rows_exist(
     # usually the first partition has such a row, so the others are read after it
     first, *rest = table.partitions
     domain = engine.broadcast(table.domain, "presence")
+    # function and further arguments of a task
     seek, more = (has_counted_group, ()) if grouped else (has_counted_row, (unit,))
     for partitions in ([first], rest):
         items = [((partition,), domain, list(names), *more) for partition in partitions]

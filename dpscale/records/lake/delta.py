@@ -21,7 +21,10 @@ WORDS = {"deletionVectors": "deleted rows beside its files", "columnMapping": "r
 
 
 def read(path: str, version: int | None) -> Lake:
-    """Return a version of the table in a folder (default: the latest)."""
+    """Return a version of the table in a folder (default: the latest).
+
+    `commit` is the file of the log that created the version; the columns of partitions are in names of folders.
+    """
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
@@ -75,6 +78,7 @@ def _files(table: Any, root: str) -> tuple[File, ...]:
         )
         for row in rows
     )
+    # a shallow clone refers to files of another table
     if {plain_path(file.path) for file in files} != {plain_path(one) for one in table.file_uris()}:
         raise DataError(
             FIELD,

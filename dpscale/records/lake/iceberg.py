@@ -24,7 +24,10 @@ EPOCH = datetime(1970, 1, 1)
 
 
 def read(path: str, version: int | None) -> Lake:
-    """Return a snapshot of the table (default: the current one)."""
+    """Return a snapshot of the table (default: the current one).
+
+    `columns` are those that may be missing in a file, because they are not required: they are null there.
+    """
     from pyiceberg.table import StaticTable
 
     table = StaticTable.from_metadata(_metadata(path), properties=READER if is_url(path) else {})

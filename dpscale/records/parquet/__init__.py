@@ -99,6 +99,8 @@ class OpenParquet(OpenFile):
         """Yield the columns of the given row groups (default: all); texts except `ids` are dictionary-encoded.
 
         If a domain is given, columns stored with dictionaries are returned as cells.
+
+        Without a domain, with nested columns, or with little data (`_is_little`) pyarrow decodes faster.
         """
         from dpscale.records.pages import Decoded, Group
 
@@ -118,7 +120,11 @@ class OpenParquet(OpenFile):
                     yield from self._group(Group(self, data, number, wanted, domain), Decoded, number, columns, ids)
 
     def _check_pages(self, columns: Sequence[str], number: int) -> None:
-        """Raise DataError if a page of some columns is too large to be unpacked; its header states its size."""
+        """Raise DataError if a page of some columns is too large to be unpacked; its header states its size.
+
+        The sizes in the footer are checked first, because they bound those of the pages; headers of pages are read only
+        for a large chunk.
+        """
         if self.metadata.row_group(number).total_byte_size <= self.most_page:
             return
 
@@ -222,6 +228,7 @@ class OpenParquet(OpenFile):
             if not texts or "Not yet implemented" not in str(error):
                 raise
             for batch in self._decoded(columns, groups, (), rows):
+                # skips the rows that were yielded before the error
                 begun, done = min(done, len(batch)), max(done - len(batch), 0)
                 if begun < len(batch):
                     yield _with_dictionaries(batch.slice(begun), texts)

@@ -49,7 +49,10 @@ def word(data: Array, at: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def varint(data: Array, at: Int, end: Int) -> tuple[Int, Int]:
-    """Return the number at a position and the next position; -1 past the end."""
+    """Return the number at a position and the next position; -1 past the end.
+
+    Each byte has seven bits of the number, lowest first, and a top bit of 1 if another byte follows.
+    """
     value, shift = U(0), U(0)
     while at < end and shift < 64:
         byte = U(data[at])
@@ -87,6 +90,9 @@ def _number(data: Array, at: Int, end: Int, kind: Int, listed: bool) -> tuple[In
 def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]) -> Int:
     """Parse a struct and return the next position, or a negative value on failure.
 
+    `depth` is the nesting; `last` is the number of the current field, or of the current element of a list, at each
+    depth, `left` the remaining elements and `kinds` their type.
+
     Parameters
     ----------
     footer : bool
@@ -118,12 +124,14 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
                 continue
 
             kind, step = np.int64(byte & 15), np.int64(byte >> 4)
+            # a long form states the field's number itself
             if step == 0:
                 step, at = _number(data, at, end, 4, False)
                 last[depth] = 0
 
             last[depth] += step
 
+        # list, set, map (not used by Parquet) and struct
         if 9 <= kind <= 12:
             depth += 1
             if depth == DEEP or kind == 11 or not 0 <= at < end:
@@ -140,6 +148,7 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
 
         value, at = _number(data, at, end, kind, is_list[depth])
         if footer:
+            # footer: row group, column chunk, its metadata
             kept = depth == 5 and last[0] == ROW_GROUPS and last[2] == COLUMNS and last[4] == ABOUT
             i, j = last[1], last[3]
         else:

@@ -28,6 +28,7 @@ def _moves() -> Array:
         places = [place for place in range(8) if levels >> place & 1]
         moves[levels, 4] = len(places)
         for value, place in enumerate(places):
+            # a value moves up from its number to its place
             at, left = value, place - value
             for number, step in enumerate(STEPS):
                 if left & step:

@@ -54,7 +54,11 @@ def by_packs(data: Array, at: Int, width: Int, groups: Int, packs: Array, out: A
 
 @njit(cache=True, nogil=True, inline="always")
 def _lookups(data: Array, at: Int, width: Int, groups: Int, steps: Int, bits: Int, packs: Array, out: Array) -> bool:
-    """Decode groups that consist of `steps` bytes, or of `steps` parts of `bits` bits each."""
+    """Decode groups that consist of `steps` bytes, or of `steps` parts of `bits` bits each.
+
+    `packs` gives the codes of all values of one part at once: `wide` bits for each part. An entry with the flag BEYOND
+    has an index that is too large.
+    """
     mask, wide, beyond = (U(1) << bits) - U(1), U(64) // steps, U(0)
     for g in range(groups):
         group, eight = word(data, at + g * width), U(0)
@@ -91,7 +95,10 @@ def _groups(data: Array, at: Int, width: Int, groups: Int, table: Array, out: Ar
 
 @njit(cache=True, nogil=True)
 def _singly(data: Array, at: Int, width: Int, first: Int, count: Int, table: Array, entries: Int, out: Array) -> bool:
-    """Decode values of packed groups one at a time; return False if one exceeds the entries."""
+    """Decode values of packed groups one at a time; return False if one exceeds the entries.
+
+    A value begins at any bit; eight bytes from there contain it, because it has at most 32 bits.
+    """
     mask = (U(1) << U(width)) - U(1)
     for k in range(count):
         bit = (first + k) * width
@@ -281,6 +288,8 @@ def text_ends(data: Array, count: Int, offsets: Integers, texts: Array) -> Int:
     """Concatenate the texts of a plain page; return their total bytes, or -1 if the page is damaged.
 
     Each text is preceded by its length in four bytes.
+
+    `offsets` receives the end of each text, `texts` their bytes without the lengths.
     """
     at: Int = 0
     size: Int = 0

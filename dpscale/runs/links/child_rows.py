@@ -71,6 +71,10 @@ class ChildPolicy:
         """Return the policy of a link's child table: the keys that are read, and which rows of a unit count.
 
         The keys are that of the parent, that of the unit, and the child's own key if an earlier link counts by it.
+
+        `named` is a link whose number of children is an attribute of a later link. The three cases are rows that are
+        units themselves, rows of a public parent that belong to a unit by another link, and rows that belong to their
+        parent's unit.
         """
         section, (parent_key, own_key), name = job.tables[link.child], job.ends(link), link.child
         parent, named = (parent_key, link.read_nulls), bool(job.counted(link, link.child))

@@ -172,7 +172,11 @@ class FirstMeasurement:
 
     @property
     def bounds(self) -> dict[str, dict[str, Facts]]:
-        """Bounds of the effect of a unit on each draw, by folder and name, once the job has all bounds of links."""
+        """Bounds of the effect of a unit on each draw, by folder and name, once the job has all bounds of links.
+
+        A bound is a pair of a number of counts and their largest change (`link_facts`). `roots` are private tables
+        without a private parent.
+        """
         bounds = {f"links.{link.called}": self._link_bounds(self.piece(link)) for link in self.job.link}
         for name in self.roots:
             rows, features = self.divisible.unit_rows(name), Features(self.divisible.sizes(name), (), None)
@@ -197,6 +201,8 @@ class FirstMeasurement:
         """Return the budget of a link: equal shares of what all numbers of links cost, and of what the sums cost.
 
         The sums have the budget that the other kinds of draws leave; a kind of which nothing is measured needs none.
+
+        A `Split` has the squared μ of the number of links, of degrees, of siblings and of sums.
         """
         links = self.amount * LINKS / len(self.counted_links) if link.called in self.counted_links else Fraction(0)
         kinds = [
@@ -358,6 +364,7 @@ class FirstMeasurement:
             return empty, empty, empty
         shares = first.shares(max(links, LEAST_LINKS))
         sums = first.sums(shares)
+        # a sum that is not measured has an infinite variance
         variances = [1 / precision if precision > 0 else math.inf for precision in shares.precisions]
         u, v, both = (NoisySums(np.asarray(values), variance)
                       for values, variance in zip(sums, variances, strict=True))  # fmt: skip

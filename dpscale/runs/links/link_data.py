@@ -89,6 +89,7 @@ class ExactLinks:
         )
         phi, psi = u.whole(parent_cells), v.whole(child_cells)
         ends = parent_profiles[self.rows[:, 0]], child_profiles[self.rows[:, 1]]
+        # links by the profiles of both ends, sparse
         counts = _count_pairs(*ends, (len(phi), len(psi)))
 
         products = phi.T @ (counts @ psi) if len(self.rows) else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
@@ -163,6 +164,8 @@ def read_links(engine: Engine, job: Job, link: LinkSection, neighbours: Neighbou
 def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: KeyedRows, children: ChildRows | KeyedRows,
                  pairs: Sequence[Words] = (), bounded: UnitMap | None = None) -> ExactLinks:  # fmt: skip
     """Return the links that count, of all or of some parents.
+
+    `stays` marks children that their policy selects; `order` are the ranks of children in their history.
 
     Parameters
     ----------
@@ -352,6 +355,7 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbo
         cut = degrees[at[:, 0]] > link.bound  # the links of other parents all stay, so they need no order
         stays[cut] = at_most(keys[cut], other[cut], link.bound)
         return stays
+    # both ends are protected: no row may exceed the bound, because a cut would depend on other rows
     largest = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
     if largest > link.bound:
         raise DataError(

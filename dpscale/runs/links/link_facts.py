@@ -183,7 +183,10 @@ def _chosen(loop: published.Rounds, folder: Path) -> list[list[int]]:
 
 
 def _round_draws(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> dict[str, DrawFacts]:
-    """Return the noisy marginals of each round of a published loop."""
+    """Return the noisy marginals of each round of a published loop.
+
+    `rounds` has the selected marginals of each round, by their numbers.
+    """
     sizes = (piece.sizes(piece.link.parent), piece.sizes(piece.link.child))
     cells = rounding.marginal_cells(*sizes, piece.link.loop.order)
     draws = dict[str, DrawFacts]()
@@ -194,7 +197,10 @@ def _round_draws(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> dict[str
 
 
 def _selections(piece: LinkBudget, loop: published.Rounds, rounds: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
-    """Yield the facts of the selection of each round: the draw that chooses which marginals the next draw measures."""
+    """Yield the facts of the selection of each round: the draw that chooses which marginals the next draw measures.
+
+    The scale of the exponential mechanism follows from its cost and the sensitivity of a score, both as integers.
+    """
     cost, _ = loop.costs(piece.parts.sums)
     sensitivity = SCALE * published.moved_entries(piece.neighbours.protects.relation) * piece.moved
     common = {"bound": ROUND, "cost": str(cost), "range": str(epsilon_below(cost)),

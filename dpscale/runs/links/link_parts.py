@@ -317,7 +317,11 @@ class _Reader:
     whole: tuple[NDArray[np.int32] | None, NDArray[np.int32] | None] = field(default=(None, None))
 
     def sources(self) -> list[Any]:
-        """Return handles of rows by part, of whole tables, and of keys of units."""
+        """Return handles of rows by part, of whole tables, and of keys of units.
+
+        The tables of `_table` are divided by a key, those of `_whole` are sent whole, and `_map` sends a map of keys to
+        units.
+        """
         link, job, neighbours, policy = self.plan.link, self.job, self.plan.neighbours, self.plan.policy
         public = policy is not None and link.parent not in neighbours.rows
         if public:

@@ -162,6 +162,9 @@ class Drawing:
         """Return integer numbers of links by profiles, shape (profiles of parents, of children), and expected ones.
 
         A profile is a distinct row of a table. A known link has exactly one parent for each child.
+
+        `bounds` are the largest degrees of parents and children. A link by table of pairs has at most one pair for each
+        two rows.
         """
         u, v = self.sides
         if self.measured.chances is not None:
@@ -193,6 +196,8 @@ class Drawing:
         """Return the degrees of a side's rows by group; `each` is the expected degree of every row.
 
         `place` is 0 for parents and 1 for children, and `totals` are the numbers of links of the side's groups.
+
+        `law` is the share of rows by degree: measured, or that of random links.
         """
         noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
         if self.known and place == 1:  # each child has one link

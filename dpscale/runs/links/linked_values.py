@@ -155,6 +155,7 @@ class LinkedValues:
         if isinstance(attribute, Number):
             return np.zeros(len(column), np.int64), np.isnan(self._numbers(name))
         null = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        # a value that the domain would refuse gets a cell here, because the rows are written already
         plain = replace(attribute, nulls="category", outside="category", unparsable="category")
         cells = encode(plain, column).astype(np.int64)
         unknown = null | (cells >= attribute.listed)
@@ -291,7 +292,10 @@ class LinkedValues:
         return PublicStream(self.run.manifest["release"], purpose)
 
     def _set(self, name: str, values: Floats) -> None:
-        """Replace the values of a column, where they changed."""
+        """Replace the values of a column, where they changed.
+
+        The column keeps its type and its nulls.
+        """
         attribute, column = self._column(name)
         before = self._numbers(name)
         null = np.isnan(before)

@@ -115,6 +115,8 @@ def _of_link(piece: LinkBudget) -> dict[str, Any]:
 
     `random` is the expected remaining fraction of random links' error by number of links; `loses` is a sentence on
     the numbers for which a published loop is expected to be worse than random links, "" if there are none.
+
+    `modelled` links have measurements of features, `loops` a published loop.
     """
     pairs = PairTables(piece.sizes(piece.link.child))
     draws = {"links": piece.links_draw() if piece.counted else None,

@@ -105,7 +105,10 @@ class PublishedLoop:
                 "rank": rank}  # fmt: skip
 
     def _measured(self, cross: Cross, number: int, chosen: Sequence[int]) -> Floats:
-        """Return the noisy entries of the chosen marginals, at their places among the entries of all; others are 0."""
+        """Return the noisy entries of the chosen marginals, at their places among the entries of all; others are 0.
+
+        `costs` divides the budget of a round between its selection and its noise.
+        """
         name, noisy = f"round-{number:02d}", np.zeros(cross.size)
         _, of_noise = self.rounds.costs(self.amount)
         draw = gaussian_draw(moved_entries(self.relation), of_noise, self.moved, f"link {self.draws.name}")

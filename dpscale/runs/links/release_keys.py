@@ -225,6 +225,8 @@ def _change_end(
 
     Ends with few rows come first, and no end gets more rows than its bound. Changes `ends`, `used` (the pairs of other
     rows) and `degrees` (numbers of rows of each first and each second end) in place; without a free pair, nothing.
+
+    `bounds` are the largest numbers of rows of an end, None without a bound.
     """
     first, second = ends[row].tolist()
     others = [end for end in np.argsort(degrees[0], kind="stable").tolist() if end != first]

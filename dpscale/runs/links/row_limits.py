@@ -53,6 +53,8 @@ def record_limits(run: LinkedTables, name: str) -> None:
 def row_limits(run: LinkedTables, name: str) -> dict[str, int | None]:
     """Return the least and the largest number of synthetic rows of a private table.
 
+    A table whose every row has a parent has at most the parents' rows times the bound.
+
     Parameters
     ----------
     run : LinkedTables

@@ -64,6 +64,8 @@ class RuledRows:
     def apply(self, link: LinkSection, pairs: Integers, bound: int | None, release: str) -> Integers:
         """Return the links, shape (m, 2), changed so that all satisfy the rules.
 
+        `unsolved` are the links for which no exchange of parents satisfies the rules.
+
         Parameters
         ----------
         link : LinkSection
@@ -158,6 +160,8 @@ class RuledRows:
         """Change one cell of a child after the other until all rules hold; return whether they do.
 
         Each attribute changes at most once, and only one whose column no other attribute shares.
+
+        The last attribute of the first broken rule is tried first.
         """
         domain, changed = self.job.domains[changing.link.child], set[str]()
         alone = {name for name in domain.names if not domain.is_shared(domain[name].column)}

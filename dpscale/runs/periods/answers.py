@@ -89,7 +89,11 @@ class AnswersPart(TablePart):
 
     @cached_property
     def planning_problem(self) -> PlanningProblem:
-        """The problem of one table whose measurements have the variance of the combined values."""
+        """The problem of one table whose measurements have the variance of the combined values.
+
+        Laplace noise has an amount in ε, which is inverse to the standard deviation; the squared μ of Gaussian noise is
+        inverse to the variance. With earlier values the variances, the inverse amounts, add.
+        """
         problem = self.stream.planning_problem
         variance = self.stream.time_plan.variance(self.kind, self.number)
         scale = math.sqrt(variance) if problem.budget.noise == LAPLACE else variance

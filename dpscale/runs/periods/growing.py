@@ -282,7 +282,11 @@ class GrowingPart(Part):
         check_rows(settings)
 
     def is_done(self, stage: str) -> bool:
-        """Return whether a stage is done for all released periods, and for measuring, whether none may be released."""
+        """Return whether a stage is done for all released periods, and for measuring, whether none may be released.
+
+        Measuring is done if no further period may be released now; after the last one the key of the hashes is
+        destroyed.
+        """
         if stage == "measure":
             if self.ended:
                 return True

@@ -99,7 +99,10 @@ class RowsPart(AnswersPart):
 
 
 def perform(run: RowsPart, engine: Engine) -> None:
-    """Draw the new rows and write the counts of all rows up to the period."""
+    """Draw the new rows and write the counts of all rows up to the period.
+
+    `is_shifted` states that earlier rows exist, whose counts are added.
+    """
     synthesize.perform(run, engine)
     description = json.loads(read_text(run.path / "synthetic" / synthesize.INDEX))
     _, sampler = open_sampler(str(run.path), str(model_folder(run)), description["method"])

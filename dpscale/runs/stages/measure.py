@@ -150,6 +150,7 @@ class MeasurementLoop:
         sets = list(dict.fromkeys([*sources, *candidates_of(self.measurements.measurement_plan)]))
         memory, workers = counting_memory(self.measurements.measurement_plan, self.run.job), self.engine.workers
         if self.run.record_weights is not None:  # a task has the weighted sum beside the counts of one period
+            # each worker has two arrays of counters instead of one
             memory = memory * (workers + FACTOR) // (2 * workers + FACTOR)
         return plan_passes(self.run.domain, sets, memory, workers)
 
@@ -160,7 +161,10 @@ class MeasurementLoop:
         return 1 + max((number for number, one in enumerate(passes) if not sources.isdisjoint(one.sets)), default=0)
 
     def _measure_pass(self, counted: Pass, missing: Sequence[Measurements], handles: Sequence[Any]) -> None:
-        """Convert the exact counts of a pass to values on disk, one task for each file or piece of a file."""
+        """Convert the exact counts of a pass to values on disk, one task for each file or piece of a file.
+
+        `shard_of` is the number of the shard that counts a set. A piece of measurements has the sets of this pass.
+        """
         shard_of = {names: number for number, layout in enumerate(counted.shards) for names in layout.sets}
         items = []
         for measurements in missing:

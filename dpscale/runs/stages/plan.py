@@ -144,6 +144,9 @@ def plan_once_by(
     """Return the plan of a mechanism with given options, from the cache if it is there.
 
     A plan that takes at least WORTH_SECONDS is stored in the cache.
+
+    `given` are the options as the job states them, `options` with their defaults. Without a cache directory the plan is
+    made.
     """
     folder = _folder(named, given, problem, most_cells)
     stored = None if folder is None else _read(folder, named, problem, options)

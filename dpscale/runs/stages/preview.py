@@ -62,6 +62,9 @@ def accuracy_thresholds(workload: Workload) -> tuple[float, float]:
 def compare_with_adaptive(workload: Workload, error: float, rows: int | None) -> list[str]:
     """Return advice on the choice between this fixed plan and `aim-grem`.
 
+    `even` is the share of all records in a query's cell, on average; the thresholds are relative errors at which
+    experiments found one of the mechanisms better.
+
     Parameters
     ----------
     workload : Workload
@@ -228,6 +231,7 @@ def required_epsilon(job: TableJob, error: float, target: float) -> dict[str, fl
     if not 0 < target < math.inf:
         raise JobError("--error", f"{target:g}", "a number of records above 0", "set a positive number")
     own = job.privacy.budget
+    # errors are inverse to the root of the squared μ (or to ε)
     cost = own.privacy_cost * (error / target) ** 2
     if own.noise == LAPLACE:
         return {"error": target, "epsilon": math.sqrt(cost)}

@@ -95,6 +95,8 @@ def _index(run: TablePart, files: Sequence[File], errors: Sequence[Floats]) -> d
 
     They are the part, number of queries, the number of the file (-1: none), the first row in the file, and the root
     mean square standard error; `names` has the names of the files.
+
+    A file is (number of the part, name, places of its sets), and `errors` has the errors of its sets.
     """
     parts = run.workload.parts
     starts = np.cumsum([0, *(len(part.sets) for part in parts)])
@@ -203,7 +205,10 @@ def _dictionary_columns(columns: AnswerColumns, estimates: Estimates) -> list[st
 def _groups(
     run: TablePart, estimates: Estimates, part: WorkloadPart, sets: NDArray[np.int64]
 ) -> Iterator[list[SetAnswers]]:
-    """Yield the answers of the sets in groups that are written together."""
+    """Yield the answers of the sets in groups that are written together.
+
+    A group has at most about GROUP_ROWS rows and becomes one row group of the file.
+    """
     group, rows = list[SetAnswers](), 0
     requested = [part.sets[place] for place in sets.tolist()]
     for names, pair in zip(requested, estimates.iter_part_answers(part.linear, requested), strict=True):

@@ -133,7 +133,10 @@ def overall_errors(families: list[dict[str, Any]], index: pa.Table) -> dict[str,
 
 
 def remaining(run: Run) -> dict[str, Any]:
-    """Return the budget that remains under the dataset's cap; None values if the ledger is not readable here."""
+    """Return the budget that remains under the dataset's cap; None values if the ledger is not readable here.
+
+    `capless` states that neither the dataset nor its periods have a cap.
+    """
     ledger, none = str(run.job.privacy.ledger), {"remaining": None, "capless": False}
     if not Path(ledger).is_file():
         return none

@@ -191,7 +191,10 @@ def row_sums(
     steps: dict[str, Integers],
     weights: Floats | None,
 ) -> list[Floats]:
-    """Return the sums of each number over the rows in its reported groups, concatenated, in steps; nulls add 0."""
+    """Return the sums of each number over the rows in its reported groups, concatenated, in steps; nulls add 0.
+
+    `by.index` is the group of each row in a set of attributes.
+    """
     row_weights, sums = np.ones(len(rows)) if weights is None else weights, list[Floats]()
     for targets in read_number_targets(folder / TARGETS):
         of_rows, low = steps[targets.name], run.domain[targets.name].low

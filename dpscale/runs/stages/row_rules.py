@@ -81,6 +81,8 @@ def fit_values(
 ) -> None:  # fmt: skip
     """Change the values inside cells, and the steps of numbers, in place, so that no row breaks a rule.
 
+    `before` has a value for each row; where a cell is a single value it is the low end of its range.
+
     Parameters
     ----------
     run : TablePart
