@@ -415,6 +415,9 @@ def linear(
 ) -> Contrast:
     """Return Σ k q of queries at periods with its interval.
 
+    `weights` has k for each period and query. `population` adds the variance of sampling: the records are then a sample
+    of a population, otherwise only noise counts.
+
     Parameters
     ----------
     records : JointQueries
@@ -673,6 +676,9 @@ def slope_weights(shared: Floats, places: Floats) -> Floats:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted by Holm's method: a result below α is true with all others at a joint level of 1 − α.
+
+    The i-th smallest p-value (from 0) of n is multiplied by n − i; results keep the order of p-values (`largest` keeps
+    the adjusted ones from falling).
 
     Parameters
     ----------

@@ -193,6 +193,9 @@ def _noise_covariance(noise: Floats, rows: Floats, columns: Floats) -> Floats:
 
     Departures are linear in the noise to first order. With few draws the covariance is mixed with a multiple of the
     identity of the same trace.
+
+    `noise` has shape (draws, J, K). `rows` and `columns` are the shares p and q of the margins; the departure of noise
+    e in a cell is to first order e − q (sum of its row) − p (sum of its column) + p q (sum of e).
     """
     down, across, total = noise.sum(axis=2), noise.sum(axis=1), noise.sum(axis=(1, 2))
     departures = (noise - down[:, :, None] * columns - rows[:, None] * across[:, None, :]
@@ -200,5 +203,6 @@ def _noise_covariance(noise: Floats, rows: Floats, columns: Floats) -> Floats:
     drawn = _projected(departures)
     found = drawn.T @ drawn / len(drawn)
     size = len(found)
+    # the fewer draws per contrast, the larger the share of the identity
     share = size / (size + len(drawn))
     return np.asarray((1 - share) * found + share * np.trace(found) / size * np.eye(size))

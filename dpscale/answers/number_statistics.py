@@ -44,6 +44,8 @@ def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -
     clipped above and below, a mean m becomes m + a (m - L)/(x - L) - b (H - m)/(H - x). Intervals that include the
     clipped part stay; those of runs of earlier versions are moved likewise.
 
+    `up` and `down` are a/(x − L) and b/(H − x).
+
     Raises
     ------
     JobError
@@ -135,11 +137,15 @@ def _ratio_figures(answers: Floats, moments: Floats, width: float) -> Figures:
 
     NaN where the denominator is not distinguishable from zero. `answers` has the numerators and denominators, and
     `moments` their variances and covariance.
+
+    `answers` has shape (groups, 2), `moments` shape (groups, 3); `width` is the number of standard deviations of an
+    interval.
     """
     (a, b), (first, second, covariance) = answers.T, moments.T
     seen = np.abs(b) > width * np.sqrt(second)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = a / b
+        # delta method: Var(a/b) is to first order Var(a − r b)/b² at r = a/b
         deviation = np.sqrt(np.maximum(first - 2 * ratio * covariance + ratio**2 * second, 0)) / np.abs(b)
         low, high = fieller((a, b), (first, second, covariance), width)
     return Figures(*(np.where(seen, one, np.nan) for one in (ratio, deviation, low, high)))

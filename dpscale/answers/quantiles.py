@@ -257,6 +257,9 @@ def _counts_and_moments(
     """Return C(x), and Var C(x), Cov(C(x), N) and Var N, at some cells x.
 
     All queries are one set, so that the same measurements answer them (`plans.accuracy_base`).
+
+    `places` are the cells x, of which the last one is the last cell. `up_to` has a row of ones up to each x, so
+    `up_to + 1` asks C(x) + N, and Cov(C, N) = (Var(C + N) − Var C − Var N)/2.
     """
     up_to = (np.arange(attribute.listed) <= places[:, None]).astype(np.float64)
     estimates, errors = listed_queries(answered, attribute, np.concatenate([up_to, up_to + 1]), group)
@@ -282,7 +285,10 @@ def quantile(answered: Answered, name: str, q: float, level: float, group: Group
 
 
 def _place(cumulative: Floats, q: float) -> tuple[int, float]:
-    """Return the cell of a quantile in increasing cumulative counts, and the relative position inside it."""
+    """Return the cell of a quantile in increasing cumulative counts, and the relative position inside it.
+
+    A cell without records has the position 1/2.
+    """
     wanted = q * cumulative[-1]
     cell = min(int(np.searchsorted(cumulative, wanted, side="left")), len(cumulative) - 1)
     before = cumulative[cell - 1] if cell else min(0.0, wanted)

@@ -83,6 +83,9 @@ def mean_figures(statistic: Statistic, answers: Floats, errors: Floats, width: f
 def variance_figures(statistic: Statistic, answers: Floats, errors: Floats, width: float) -> Figures:
     """Return the figures of variances; they are nan where n cannot be distinguished from 0.
 
+    Per unit of the half range the variance is q/n − (t/n)². `slope` has n times its derivatives by q, t and n; `width`
+    is the number of standard deviations of an interval.
+
     Parameters
     ----------
     statistic : Statistic

@@ -40,6 +40,9 @@ CountedUnits = Callable[[AttributeSet], Figures]
 def selection_table(answered: Answered, selection: SelectQuery, level: float, units: CountedUnits) -> pa.Table:
     """Return the rows of a statement.
 
+    The rows of all grouping sets are joined, then filtered by HAVING, sorted and cut to LIMIT. The columns after the
+    first `shown` are only sorted by or compared.
+
     Parameters
     ----------
     answered : Answered
@@ -239,6 +242,7 @@ class _Rows:
         return Figures(estimates, errors, estimates - half, estimates + half)
 
     def _quotient(self, value: Quotient) -> Figures:
+        """Return a quotient of two sums, clipped, then shifted and scaled; NaN if the divisor is not far from 0."""
         (t, n), moments = self.moments([value.above, value.below])
         t, n = t + value.above.constant, n + value.below.constant
         first, second, both = moments[:, 0, 0], moments[:, 1, 1], moments[:, 0, 1]
@@ -456,7 +460,11 @@ class _Having:
         return self._compared(type(node).__name__, self.values(node.left), self.values(node.right))
 
     def values(self, node: Any) -> list[Any]:
-        """Return the values of an operand by row."""
+        """Return the values of an operand by row.
+
+        A leaf is an expression that is a column of the result, even a hidden one; literals have the same value in all
+        rows, and arithmetic with a missing value is missing.
+        """
         if (place := self.selection.leaves.get(node.sql())) is not None:
             return list(self.columns[place][0])
         match node:

@@ -364,6 +364,8 @@ def one_run(canaries: int = CANARIES, guessed: int = GUESSED, mu: float = CANARY
 
     A fair coin decides for each canary whether its cell has one more record. The auditor guesses the coins of the
     cells with the least and the greatest noisy counts; the number of right guesses bounds ε from below.
+
+    `guessed` cells are guessed, half as empty coins and half as records; each cell has 5 other records.
     """
     coins = PublicStream("one-run audit", str(seed)).uniforms(canaries) < 0.5
     problem = PlanningProblem(

@@ -86,7 +86,11 @@ def attack(case: Case, one: Integers, other: Integers, releases: int = 3000, del
 
 
 def _likelihood_ratio(case: Case, values: Floats, one: Integers, other: Integers) -> Floats:
-    """Return the log likelihood ratio of the charged mechanism; the observer knows both tables and the strategies."""
+    """Return the log likelihood ratio of the charged mechanism; the observer knows both tables and the strategies.
+
+    For Gaussian noise the ratio is linear in the values up to a constant. For Laplace noise of scale b = deviation/√2
+    it is Σ (|v − c| − |v − c − shift|)/b with the exact values c of the one table.
+    """
     shift = case.release(other, seed=0) - case.release(one, seed=0)  # under one key: the noise cancels
     if not case.pure:
         return np.asarray(values @ (shift / case.deviations**2))
@@ -101,6 +105,8 @@ def _statistics(
 
     `null` and `moved` have a row for each release. Pairs and fractions are chosen on the first 1 / CHOSEN_ON of
     `null`.
+
+    A fraction is the part of a number behind the decimal point; it is tested for numbers that are not integers.
     """
     chosen_on = null[: len(null) // CHOSEN_ON]
     yield "likelihood ratio", (_likelihood_ratio(case, null, one, other), _likelihood_ratio(case, moved, one, other))

@@ -94,6 +94,9 @@ class TreePolicy:
     def look(self, index: Words, precision: Floats, value: Floats) -> tuple[Words, Floats]:
         """Take the counts of a new level; return the nodes that are measured again, and with which precision.
 
+        Both children of a node have the same variance v, and the node has variance u. Fitted to the node, each count
+        gains v/(2v + u) of the node less the sum of its children, and its variance falls by that share.
+
         Parameters
         ----------
         index : ndarray of uint64, shape (nodes,)
@@ -198,7 +201,10 @@ def _pairs(store: list[Floats], level: int) -> NDArray[np.float64]:
 
 
 def first_and_last(bits: int, level: int, index: Words) -> tuple[Words, Words]:
-    """Return the first and the last place of nodes on the axis, as unsigned integers."""
+    """Return the first and the last place of nodes on the axis, as unsigned integers.
+
+    A node of a level has the first `level` of the `bits` bits of its places in common; these bits are its index.
+    """
     width = bits - level
     if width == 64:
         return np.zeros_like(index), np.full_like(index, 2**64 - 1)
@@ -321,6 +327,7 @@ def _counts(value: Sequence[Floats], precision: Sequence[Floats], split: Sequenc
             if has_children:
                 curves[level].append(_joined(next(children), next(children), float(y), float(w)))
             else:
+                # a leaf: the count is 0 up to the price −w y, and rises with slope 1/w above it
                 curves[level].append((np.array([-w * y]), np.zeros(1), 1 / float(w)))
 
     counts, price = list[Floats](), np.zeros(1)

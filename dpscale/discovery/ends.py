@@ -188,6 +188,7 @@ def choose_ends(
     above, below = ranges.tails(column)
     clipped = ranges.clipped(column)
     costs = _costs(column, ranges, above, below, groups, precision)
+    # a range that clips more than MOST_CLIPPED of the records is chosen only if every range does
     best = int(np.where(clipped[0] <= max(MOST_CLIPPED, clipped[0].min()), costs, np.inf).argmin())
     mean = float(column.shares @ column.values - above[0, best] + below[0, best])
 

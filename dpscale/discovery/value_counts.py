@@ -143,6 +143,9 @@ def tail_bound(distance: int, variance: int) -> float:
 def delta_of(threshold: int, draw: GaussianDraw, rows_per_unit: int) -> float:
     """Return the largest probability that a value of one unit alone passes a threshold.
 
+    The noise of values is independent, so the probability that none of a split passes is a product, and its −log the
+    sum of the losses −log(1 − p) of its values. δ is 1 − exp(−largest sum over all splits).
+
     Parameters
     ----------
     threshold : int

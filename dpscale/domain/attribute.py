@@ -50,6 +50,7 @@ def first_day(by: str, number: int) -> date:
     if by in MONTHS:
         year, month = divmod(number * MONTHS[by], 12)
         return date(1970 + year, month + 1, 1)
+    # week 0 begins on Monday, 29 December 1969, 3 days before 1970
     days = number if by == "day" else 7 * number - 3
     return EPOCH + timedelta(max(days, (date.min - EPOCH).days))
 

@@ -281,6 +281,9 @@ def _nested(leaf: str, above: Mapping[str, Integers], sizes: Mapping[str, int], 
 
     `above` has the cell of each leaf cell in attributes that depend on it. Levels of a tree stay in their order, also
     if they have the same number of cells.
+
+    A chain starts at the finest partition and continues with coarser ones, each a union of cells of the one before;
+    `chains` has the longest that ends at each attribute. `sizes` are numbers of cells, `levels` those in a public tree.
     """
     finest = sorted(above, key=lambda name: (-levels.get(name, 0), -sizes[name]))
     chains: dict[str, tuple[str, ...]] = {}

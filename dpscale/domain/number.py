@@ -349,7 +349,10 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
 
 
 def _read_fallback(field: str, given: object, search: EndSearch, step: Fraction) -> tuple[int, int]:
-    """Return the range, in steps, that is used if a search sees no values: a number for each private end."""
+    """Return the range, in steps, that is used if a search sees no values: a number for each private end.
+
+    `search.searched` names the private ends, "low", "high" or both; the other end is public and already in steps.
+    """
     takes = f"a list with a public number for {' and '.join(search.searched)}"
     if not isinstance(given, list | tuple) or len(given) != len(search.searched):
         raise DomainError(field, safe_repr(given), takes, "write fallback = [0, 100]")

@@ -148,6 +148,7 @@ class FunctionalDependency:
         return np.asarray((wanted >= 0) & (wanted != np.arange(size)))
 
     def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
+        """Return flags of the permitted cells, with an axis of length 1 for other attributes."""
         sizes = dict(zip(names, shape, strict=True))
         held = (self.of[:, None] < 0) | (self.of[:, None] == np.arange(sizes[self.dependent]))
         if names.index(self.determinant) > names.index(self.dependent):
@@ -444,6 +445,8 @@ def closed(rules: Sequence[DomainConstraint]) -> tuple[DomainConstraint, ...]:
     """Return the constraints with the transitive closure of the total functional dependencies.
 
     For example, a country follows from a town if it follows from the region and the region from the town.
+
+    A pass joins known chains at their ends; as many passes as dependencies reach every chain.
     """
     follows = {rule.names: rule for rule in rules if isinstance(rule, FunctionalDependency) and rule.whole}
     for _ in range(len(follows)):

@@ -353,7 +353,11 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
 
 
 def _coordinate_columns(field: str, axes: object, others: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of latitudes and longitudes, or none."""
+    """Return the columns of latitudes and longitudes, or none.
+
+    Two columns, or none if `axes` is empty; they must differ from each other and from `others`, the columns of the
+    tree.
+    """
     given = tuple(axes) if isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes) else ("",)
     if len(given) not in (0, 2) or "" in given or len({*given, *others}) < len(given) + len(others):
         raise DomainError(f"{field}.coordinates", safe_repr(axes), "two other columns, of latitudes and longitudes",

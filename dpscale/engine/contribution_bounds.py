@@ -125,7 +125,10 @@ def rows_beyond(
 
 
 def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[tuple[Partition, ...]]:
-    """Return the partitions, in the order of the groups, in pieces of about one shard each."""
+    """Return the partitions, in the order of the groups, in pieces of about one shard each.
+
+    No piece has partitions of two groups. `wanted` is the number of pieces in all, `each` that for a group.
+    """
     wanted = max(-(-rows // SHARD_ROWS), SHARDS_A_WORKER * workers)
     each = max(wanted // max(len(groups), 1), 1)
     pieces = []

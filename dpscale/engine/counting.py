@@ -151,6 +151,9 @@ def counting_cost(
 
     The table is assumed to have at least as many files as workers.
 
+    A pass has tasks that count, tasks that add partial counts, and one task for each shard. `each` is the time for a
+    row: to count it by the covers, and to read each column in each pass.
+
     Parameters
     ----------
     domain : Domain
@@ -251,6 +254,9 @@ def run_pass(
 ) -> list[Any]:
     """Count one pass and return a handle of the exact counts of each shard.
 
+    If the tasks are `disjoint`, they divide the sets: each reads all rows, and nothing is summed. Otherwise they divide
+    the rows, and their counts are summed.
+
     Parameters
     ----------
     engine : Engine
@@ -339,7 +345,11 @@ Item = tuple[tuple[Partition, ...], CountRequest]
 
 
 def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
-    """Return the items of tasks that each count all sets over some partitions."""
+    """Return the items of tasks that each count all sets over some partitions.
+
+    `wanted` is the number of tasks. If groups are split, the cover is planned again for the fewer rows of each task;
+    counts of more than one task are partial.
+    """
     finer = [part for group in groups for part in split_group(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
         cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))

@@ -64,6 +64,9 @@ def reduction_graph(
 
     The same tasks sum the parts of one piece; more pieces mean more tasks, each of which fetches less. With `disjoint`,
     each call has one piece, in the order of the calls, and nothing is summed.
+
+    A piece is a range of parts. `total` is the key of a list of arrays that begins with part `before`; the node of a
+    part takes its array out of this list.
     """
     graph = call_graph(function, items, key_name(""))
     call_keys, roots = list(graph), []

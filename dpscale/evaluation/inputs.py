@@ -77,7 +77,10 @@ class ComparedTable:
 
 
 def open_rows(run: TablePart) -> ComparedTable:
-    """Return the synthetic rows of a run; raise JobError if there are none, or not those that the run drew."""
+    """Return the synthetic rows of a run; raise JobError if there are none, or not those that the run drew.
+
+    Rows in an object store, rows with weights, and files other than those that the run has recorded are refused.
+    """
     if not is_local(run.path):
         raise JobError(
             "run directory",

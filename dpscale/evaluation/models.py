@@ -114,9 +114,11 @@ def without_warnings(function: Any, *arguments: Any) -> Any:
 def auc(scores: Floats, true: NDArray[np.bool_]) -> float:
     """Return the probability that a true row has a higher score than a false one, ties by half (Mann and Whitney)."""
     _, places, many = np.unique(scores, return_inverse=True, return_counts=True)
+    # equal scores share the mean of their ranks, which start at 1
     ranks = (np.cumsum(many) - (many - 1) / 2)[places]
     hits = int(true.sum())
     misses = len(true) - hits
+    # the sum of the ranks of true rows less its least value is the number of false rows below them
     return float((ranks[true].sum() - hits * (hits + 1) / 2) / (hits * misses)) if hits and misses else nan
 
 

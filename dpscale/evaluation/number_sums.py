@@ -113,6 +113,7 @@ def count_numbers(
             for index, flat in enumerate(found):
                 mine = (way == index) if dropped is None else (way == index) & ~dropped
                 flat[0] += mine.sum()
+                # a larger code is a skipped null, which has no value
                 mine &= steps <= number.steps
                 _add(domain, sets.sets, flat[1:], {one: codes[at, mine] for at, one in enumerate(read)}, steps[mine])
 

@@ -134,7 +134,10 @@ def _former_shares(shares: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_budget(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a stored job with its shares in [budget], where earlier versions had other sections."""
+    """Return the content of a stored job with its shares in [budget], where earlier versions had other sections.
+
+    A job of one table has its shares at the top level; one of several tables has them in its tables, links and joins.
+    """
     stored: dict[str, Any] = copy.deepcopy(dict(content))
     if "tables" not in stored:
         budget = _take_shares(stored)

@@ -354,6 +354,9 @@ def cut_job(job: Job, neighbours: NeighbourRelation) -> JoinJob:
     """Return the job of the rows beyond the bounds of all joins: sums over the rows of the root.
 
     The number of rows of a unit beyond the bound D is counted up to (REACH − 1) D, which is the sensitivity of the sum.
+
+    Each bounded join adds two queries: the sum of the numbers of rows beyond its bound, and the counts of rows of the
+    root by whether join rows were cut. The whole job has the sum of the joins' shares for them.
     """
     root, lookups, parts = str(neighbours.root), list[dict[str, Any]](), list[dict[str, Any]]()
     shares = cut_joins(job, neighbours)

@@ -200,7 +200,11 @@ def _check_through(job: TablesOfJob, part: JoinWorkload) -> None:
 
 
 def _tables_of(job: TablesOfJob, part: JoinWorkload) -> tuple[list[str], list[LinkSection]]:
-    """Return the tables of the attributes of a part, and the links whose children are counted."""
+    """Return the tables of the attributes of a part, and the links whose children are counted.
+
+    A part with `per` counts children: its attributes CHILD.count are numbers of children, not attributes of the table
+    CHILD.
+    """
     tables: dict[str, None] = {}
     counted: dict[str, LinkSection] = {}
     for name in part.requested:

@@ -237,6 +237,7 @@ def _address(url: str, root: str, name: str) -> str:
 
 
 def _nanoseconds(entry: dict[str, Any]) -> int:
+    """Return the time of last change of an object in nanoseconds since 1970; 0 if the store states none."""
     stated = next((entry[name] for name in TIMES if entry.get(name) is not None), 0)
     with suppress(ValueError):
         stated = datetime.fromisoformat(stated) if isinstance(stated, str) else stated

@@ -86,6 +86,9 @@ def statistic(
 ) -> dict[str, Any]:
     """Return the template values of estimates with intervals, a row with a bar each.
 
+    Bars start at 0. The axis of a count (`decimals` = 0) starts at 0 too; others start at the least value or end below
+    0.
+
     Parameters
     ----------
     name : str
@@ -152,7 +155,10 @@ def may_be_zero(values: Floats, half: Floats) -> Any:
 
 
 def ticks(top: float, bottom: float = 0.0) -> list[Tick]:
-    """Return round values between two ends of an axis, with their places in percent."""
+    """Return round values between two ends of an axis, with their places in percent.
+
+    The step is 1, 2 or 5 times a power of 10, with about TICKS steps over the span.
+    """
     span = top - bottom
     power = 10.0 ** math.floor(math.log10(span / TICKS))
     step = next(one * power for one in (1, 2, 5, 10) if one * power * TICKS >= 0.8 * span)
@@ -172,7 +178,10 @@ def csv_text(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floa
 
 
 def _edges(attribute: Attribute | None) -> Floats | None:
-    """Return the edges of bins of different visible widths; None for other attributes."""
+    """Return the edges of bins of different visible widths; None for other attributes.
+
+    None also for bins of equal width, and if the narrowest is too narrow to be visible.
+    """
     if attribute is None or attribute.kind != "bins" or attribute.listed < 2:
         return None
     edges = np.asarray(attribute.edges, np.float64)

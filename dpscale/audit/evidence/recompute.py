@@ -261,7 +261,11 @@ def share_of_draws(files: Fields) -> Fraction:
 
 
 def unverified(folder: str | Path) -> list[str]:
-    """Return a sentence for each fact that these checks accept without verification."""
+    """Return a sentence for each fact that these checks accept without verification.
+
+    `selected` parts end when their draws have used the budget; `grouped` draws measure groups of cells that an earlier
+    decision chose.
+    """
     files = read_files(folder)
     records, parts, factors = (
         files["records"]["records"],
@@ -293,7 +297,11 @@ def unverified(folder: str | Path) -> list[str]:
 
 
 def ledger_events(ledger: Fields) -> Events:
-    """Return the ledger's entries as events in its currency: each a Gaussian mechanism or an ε."""
+    """Return the ledger's entries as events in its currency: each a Gaussian mechanism or an ε.
+
+    `steps` scales a cost by group privacy to the neighbouring relation of the dataset; additive δ are events of kind
+    "delta".
+    """
     added = sum((Events({("delta", additive_delta(row, ledger)): 1}) for row in ledger["releases"]), Events())
     if ledger["currency"].startswith("pure"):
         return sum((Events({("pure", steps(row, ledger) * Fraction(row["cost"]["pure"])): 1})

@@ -178,6 +178,8 @@ def layers_by_block(factor: Fields) -> list[tuple[int, ...]]:
     """Return for each block of cells its entries in the rows over blocks, and then its multiplier on each level.
 
     The multipliers are stored level by level, with a number for each block.
+
+    The cells are consecutive, a block has `widths[0]` of them, and the last block may have fewer.
     """
     stored, (cells,) = [unpacked(factor["top"]), unpacked(factor["multipliers"])], factor["shape"]
     blocks = -(-cells // factor["widths"][0])
@@ -211,6 +213,9 @@ def of_tree(factor: Fields) -> tuple[int, int]:
     A leaf has in its column the multipliers m of the nodes on its path. A centred one has the rows m (N a − n 1),
     where a has ones at the leaves below a node, and n of N is its weight: a column has m (N − n) for nodes on its
     path, and −m n for others. So the sum over all nodes is corrected along the path.
+
+    For power p (2, then 1) `every` is Σ |m n|^p over all nodes, and `paths` the largest correction |m|^p (|N − n|^p −
+    n^p) summed along a path; without weights n = 0 and N = 1.
     """
     multipliers = [list(map(abs, unpacked(packed))) for packed in factor["multipliers"]]
     tree = [array("q"), *map(unpacked, factor["parents"])]
@@ -505,7 +510,11 @@ def bound_of(record: Fields, part: Fields) -> Fields:
 
 
 def changes(bound: Fields) -> tuple[list[int], list[int]]:
-    """Return the squared L2 norm and the L1 norm of each alternative change."""
+    """Return the squared L2 norm and the L1 norm of each alternative change.
+
+    A pair (number, change) means that so many counts change by at most that much, so it adds number · change² and
+    number · change.
+    """
     pairs = [[(int(number), int(change)) for number, change in one] for one in bound["changes"]]
     if any(number < 0 or change < 0 for one in pairs for number, change in one):
         raise ValueError("a bound has negative changes")
@@ -555,7 +564,11 @@ def events_of_part(records: Sequence[Fields], part: Fields, norm: Mapping[str, t
 
 
 def composed(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]]) -> Events:
-    """Return the events of records: one for each draw, and one for a group of draws that a unit changes together."""
+    """Return the events of records: one for each draw, and one for a group of draws that a unit changes together.
+
+    An event is (kind, exact cost); the counter has how many draws there are of each. Draws without a group are
+    independent events whose costs add up.
+    """
     events, groups = Events(), defaultdict[str, list[Fields]](list)
     for record in records:
         if "group" in record:
