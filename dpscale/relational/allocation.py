@@ -360,8 +360,8 @@ class LinkStrength:
 
         The noise precisions of the planned division (`shares.precisions`: of the sums of u, of v and of pairs) are
         multiplied by `scale`, the budget relative to the planned one. Sums of a second side whose ends are known, as
-        those of children (`problem.known`), have the precision KNOWN, in effect no noise. `ones` and `pairs` are distributions over the scales s₁ and s₂;
-        the objective is averaged over all pairs of their quantiles.
+        those of children (`problem.known`), have the precision KNOWN, in effect no noise. `ones` and `pairs` are
+        distributions over the scales s₁ and s₂; the objective is averaged over all pairs of their quantiles.
         """
         u, v, both = (precision * scale for precision in shares.precisions)
         precisions = u, KNOWN if problem.known else v, both
