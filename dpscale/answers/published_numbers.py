@@ -77,6 +77,9 @@ def number_tables(
     Sums and means are published for each set that the workload combines with a number, if they were measured;
     variances, and statistics of other queries than cells, only if the workload asks for them.
 
+    A set contains a number and the attributes `by` which it is grouped. A statistic that the measurements do not
+    determine (PlanError) is left out.
+
     Parameters
     ----------
     answered : Answered

@@ -73,6 +73,7 @@ def flag_rows(rows: StatementRows, limit: float) -> pa.Table:
 def _rounded(table: pa.Table, figures: Sequence[str]) -> dict[str, pa.Array]:
     errors = table[figures[-1]].to_numpy().astype(np.float64)
     known = errors[np.isfinite(errors) & (errors > 0)]
+    # decimals that show DIGITS digits of the smallest error; 6 if no error is known
     places = DIGITS - 1 - math.floor(math.log10(known.min())) if known.size else 6
     return {name: pa.array(np.round(table[name].to_numpy().astype(np.float64), max(places, 0)), from_pandas=True)
             for name in figures}  # fmt: skip

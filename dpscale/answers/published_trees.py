@@ -133,6 +133,9 @@ class TableLattice:
         Among the sets with the same levels, those that are fitted are the largest ones and their common sums; also a
         level alone and, without levels, single attributes. The others are sums of one of the largest. So a table has
         at most two sums that are fixed before it, unless several of the largest sets overlap.
+
+        `levels` are the attributes of a set that are levels of a hierarchy. `fresh` are the common sums found by the
+        last pass, of which there are at most about MOST_COMMON in all.
         """
         groups = dict[AttributeSet, list[AttributeSet]]()
         for names in closed:
@@ -340,7 +343,11 @@ class _Maker:
         whole: Mapping[AttributeSet, Integers],
         wanted: Sequence[AttributeSet],
     ) -> tuple[dict[AttributeSet, Integers], dict[AttributeSet, str]]:
-        """Add the tables of some levels to those above: common sums first, and then all tables that share them."""
+        """Add the tables of some levels to those above: common sums first, and then all tables that share them.
+
+        `whole` are the tables made so far, `group` those of some levels with their sources (None: fitted itself).
+        Returned are all tables, and the sets that failed with their reasons.
+        """
         made, failed = dict(whole), dict[AttributeSet, str]()
         for names, source in group.items():
             if names in made:

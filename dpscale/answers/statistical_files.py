@@ -150,7 +150,10 @@ def cube_of(
 
 
 def coded(column: pa.ChunkedArray) -> tuple[list[str], Any]:
-    """Return the labels of a column in their order, and the place of each row among them."""
+    """Return the labels of a column in their order, and the place of each row among them.
+
+    The places are numbers from 0; a null has the label "".
+    """
     if pa.types.is_dictionary(column.type):
         one = column.unify_dictionaries().combine_chunks()
         return [str(label) for label in one.dictionary.to_pylist()], one.indices.to_numpy(zero_copy_only=False)

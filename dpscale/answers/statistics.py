@@ -213,6 +213,7 @@ def value_ends(attribute: Attribute) -> tuple[Floats, Floats]:
 def _fieller(estimates: tuple[float, float], errors: tuple[float, float, float], width: float) -> tuple[float, float]:
     """Return the interval of S/N from estimates of N and S and the standard errors of N, S and S + N."""
     (records, summed), (first, second, both) = estimates, errors
+    # Var(S + N) = Var S + Var N + 2 Cov(S, N)
     covariance = (both**2 - first**2 - second**2) / 2
     moments = (np.array(second**2), np.array(first**2), np.array(covariance))
     low, high = fieller((np.array(summed), np.array(records)), moments, width)

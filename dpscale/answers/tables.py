@@ -67,6 +67,8 @@ def named(domain: Domain, part: WorkloadPart, attributes: Sequence[str]) -> Iter
     for axis, (name, family) in enumerate(zip(attributes, families, strict=True)):
         before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
         for title, end, cells in zip(_ends(name, family), family.ends, family.bounds(domain[name].size), strict=True):
+            # row-major order: a query of this axis is repeated for those of later axes, and all for those of earlier
+            # ones
             which = np.tile(np.repeat(cells, after), before)
             yield title, _texts(family.texts, which) if end.is_text else column(domain[name], which)
 

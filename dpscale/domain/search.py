@@ -151,7 +151,10 @@ class EdgeSearch(Search):
 
     @property
     def axis(self) -> tuple[int, int]:
-        """First integer of the axis and the number of its binary digits."""
+        """First integer of the axis and the number of its binary digits.
+
+        Without public ends the axis has all integers of WIDEST bits and a sign.
+        """
         if self.low is None or self.high is None:
             return -(1 << WIDEST), WIDEST + 1
         return self.low, max((self.high - self.low).bit_length(), 1)

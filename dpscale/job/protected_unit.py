@@ -157,7 +157,11 @@ def check_distinct(job: TablesOfJob, field: str, columns: tuple[str, ...], table
 
 
 def check_columns(job: TablesOfJob) -> None:
-    """Raise JobError if a column of a released table would contain the keys of two rows of other tables."""
+    """Raise JobError if a column of a released table would contain the keys of two rows of other tables.
+
+    `used` has the columns of a child that contain keys of its parents; a table of pairs (`via`) has the columns of both
+    ends.
+    """
     used: dict[str, list[str]] = {name: [] for name in job.tables}
     check_key_columns(job)
     for link in job.foreign_keys:

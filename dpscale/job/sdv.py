@@ -199,7 +199,10 @@ def _link_of_pairs(
 
 
 def _notes(content: Content, pairs: list[str], public: Sequence[str], unit: str | None) -> list[str]:
-    """Return comments on the tables that may be protected, and on the content of every domain file."""
+    """Return comments on the tables that may be protected, and on the content of every domain file.
+
+    `roots` are the tables that are children of no private table; more than one requires a choice.
+    """
     relations = content.get("relationships", [])
     children = {relation["child_table_name"] for relation in relations
                 if relation["parent_table_name"] not in public and not _self(relation)}  # fmt: skip
@@ -214,7 +217,11 @@ def _notes(content: Content, pairs: list[str], public: Sequence[str], unit: str 
 
 
 def metadata(job: Job) -> dict[str, Any]:
-    """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here."""
+    """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here.
+
+    A link has a relationship for its foreign key, and a link by a table of pairs one for each end; such a table has the
+    name of the link. `ENDS` are the fields of a relationship in SDV's format.
+    """
     tables = {name: _table_metadata(job, name) for name in job.tables}
     relationships = []
     for link in job.foreign_keys:

@@ -187,6 +187,8 @@ def _link(statement: Statement, join: Any, tables: Mapping[str, str], content: M
     """Return the link of a JOIN, whose condition is the equality of its key and nothing else.
 
     `tables` has the names of the tables by their aliases in lower case.
+
+    `_ends` has the steps of a link; the JOIN must equate all columns of the key of one of them.
     """
     table, known = tables[join.this.alias_or_name.lower()], [name for name, _ in _links(content)]
     matching = []
@@ -207,7 +209,11 @@ Ends = dict[str, tuple[str, ...]]  # the two tables of a link with the columns o
 
 
 def _ends(name: str, link: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[Ends]:
-    """Yield each step of a link: from the table of the foreign key, or of the pairs, to the table with the key."""
+    """Yield each step of a link: from the table of the foreign key, or of the pairs, to the table with the key.
+
+    A step maps the names of both tables to the columns of the key in them. A link by a table of pairs has two steps,
+    from the pairs to each end.
+    """
     parent, child = str(link.get("parent")), str(link.get("child"))
     keys = {}
     for table in (parent, child):

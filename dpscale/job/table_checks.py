@@ -110,7 +110,10 @@ def check_references(job: TablesOfJob) -> None:
 
 
 def check_whole_rows(job: TablesOfJob) -> None:
-    """Raise JobError for a linked table whose workload leaves out an attribute: links are between whole rows."""
+    """Raise JobError for a linked table whose workload leaves out an attribute: links are between whole rows.
+
+    A part with a degree, or without stated sets and statements, has every attribute.
+    """
     linked = {end for link in job.link for end in (link.parent, link.child)}
     for name in linked.intersection(job.tables):
         parts = [part for part in job.tables[name].workload or () if part.counts_rows]

@@ -56,6 +56,7 @@ def least_rows(job: Job, name: str) -> int:
     for link in to_children:
         if link.child != name:
             rows = least_rows(job, link.child)
+            # so many parents are needed for the child's least number of rows, rounded up
             reason = f"{link.child} has {rows} rows, at most {link.bound} per row of {name}"
             needs.append((-(-rows // link.bound), reason))
         elif link.loops is False:
