@@ -318,7 +318,11 @@ def run(
 def measure_decision(
     decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]
 ) -> list[Floats]:
-    """Return the released values of a decision in the units that states use."""
+    """Return the released values of a decision in the units that states use.
+
+    `head` has the fields of the noise key that all requests share, `label` those of one request; `estimate` scales
+    values to the units of states.
+    """
     return [
         request.estimate(
             measure_block(request.block, request.draw, marginal_of(request.source), secret, {**head, **request.label})

@@ -147,7 +147,11 @@ class MeasurementStore:
             raise _edited(f"{unknown[0]} belongs to no decision")
 
     def missing(self, decision: Decision) -> list[Measurements]:
-        """Return the measurements of a decision that have no file yet."""
+        """Return the measurements of a decision that have no file yet.
+
+        The requests of a decision are cut into files of successive requests (`file_layout`); a span is the first and
+        the end.
+        """
         layout, requests = self.file_layout(decision), as_requests(decision.requests)
         return [
             Measurements(
@@ -228,7 +232,10 @@ class MeasurementStore:
         return state, None
 
     def start(self, later: Sequence[Decision] = ()) -> State | None:
-        """Return the state after the first decision; None if no rounds follow."""
+        """Return the state after the first decision; None if no rounds follow.
+
+        `later` are the decisions that follow; rounds start with the first of them, if there is one.
+        """
         rounds = self.measurement_plan.rounds
         if rounds is None:
             return None
@@ -285,7 +292,10 @@ class MeasurementStore:
         return self.folder / f"round-{number:03d}.json"
 
     def _read(self, number: int) -> Decision:
-        """Return a stored decision; an unchanged file is parsed once."""
+        """Return a stored decision; an unchanged file is parsed once.
+
+        The key of the cache is the hash of the file and the tag of the secret, because the seal depends on both.
+        """
         try:
             content = read_bytes(self._path(number))
         except FileNotFoundError:
@@ -347,7 +357,11 @@ class _Values(Sequence[Floats]):
         return len(self.decision.requests)
 
     def __iter__(self) -> Iterator[Floats]:
-        """Yield the values in order, file by file if they are stored in this order."""
+        """Yield the values in order, file by file if they are stored in this order.
+
+        `place` is the position of a request in the files; if it is the identity, each file is read as a whole. The
+        other values are read one by one.
+        """
         at = 0
         if np.array_equal(self._layout.place, np.arange(len(self))):
             for first, end in self._spans:
@@ -360,6 +374,7 @@ class _Values(Sequence[Floats]):
         """Yield the values of successive requests of one file.
 
         The labels of all requests of the span are compared at once; `flat` has their values one after the other.
+        `starts` are the positions of the values of all requests, so their differences cut `flat`.
         """
         starts, positions = self._layout.starts, range(first, end)
         texts = pa.array([self._requests.text(index) for index in positions], pa.string())
@@ -378,7 +393,10 @@ class _Values(Sequence[Floats]):
         return request.estimate(self.measured(range(len(self))[index]).reshape(request.block.rows))
 
     def measured(self, index: int) -> Floats:
-        """Return the stored numbers of one request, flat."""
+        """Return the stored numbers of one request, flat.
+
+        `place` is the position of the request in the files, `span` the requests of its file.
+        """
         place, starts = int(self._layout.place[index]), self._layout.starts
         span = self._span(place)
         first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])

@@ -114,7 +114,8 @@ class StoredDraws:
     def read(self, number: int, requests: Sequence[Request] | None = None) -> list[Floats] | None:
         """Return the stored values of a decision in the units of the counts; None if it is not drawn.
 
-        Raises JobError for values with another label than that of a request, or with another head.
+        Raises JobError for values with another label than that of a request, or with another head. Values are stored as
+        multiplier · count + noise, so they are divided by the multiplier of the label.
         """
         if (path := self.path(number)) is None:
             return None
@@ -170,7 +171,10 @@ class StoredDraws:
         return found
 
     def store(self, number: int, requests: Sequence[Request], counts: Sequence[Integers], secret: bytes) -> None:
-        """Draw the noise of a decision that is on the ledger, and store the values."""
+        """Draw the noise of a decision that is on the ledger, and store the values.
+
+        `head` and the label of a request together key its noise.
+        """
         with one_thread():
             drawn = [(canonical(label).decode(), add_noise(exact, draw, secret, {**self.head, **label}))
                      for (draw, label), exact in zip(requests, counts, strict=True)]  # fmt: skip

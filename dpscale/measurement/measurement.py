@@ -218,7 +218,11 @@ class Measurements:
         return self.requests.sources
 
     def within(self, sets: frozenset[AttributeSet]) -> Iterator[Measurements]:
-        """Yield the requests that are measured from `sets`: all of them, or contiguous pieces."""
+        """Yield the requests that are measured from `sets`: all of them, or contiguous pieces.
+
+        `sources` has the distinct sets from which requests are measured, and `requests.source` the number of that of
+        each request; `span` is the place of the requests among all of a decision.
+        """
         known = [names in sets for names in self.sources]
         if all(known):
             yield self
@@ -231,7 +235,8 @@ class Measurements:
 def measure_layouts(layouts: Sequence[Layout], wanted: Measurements, place: SecretFile, *flats: Integers) -> int:
     """Measure requests from the exact counts of some shards and write their file; return the number of requests.
 
-    A layout says where the counts of each set are in the flat array of its shard, one of `flats`.
+    A layout says where the counts of each set are in the flat array of its shard, one of `flats`. `place` is the file
+    of the secret.
     """
     pair_of = {names: pair for pair in zip(layouts, flats, strict=True) for names in pair[0].sets}
 
@@ -262,7 +267,10 @@ def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: S
 
 
 def _measured(marginal_of: Marginals, wanted: Measurements, secret: bytes) -> Iterator[Labelled]:
-    """Yield label and values of each request in order."""
+    """Yield label and values of each request in order.
+
+    `head` and the label of a request together key its noise.
+    """
     for index, request in enumerate(wanted.requests):
         record = {**wanted.head, **request.label}
         values = measure_block(request.block, request.draw, marginal_of(request.source), secret, record)
@@ -319,7 +327,9 @@ def decision_parts(decision: Decision, rows_per_unit: int) -> list[Part]:
 def add_noise(exact: Integers, draw: Draw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return multiplier · exact + noise, rounded once to float64.
 
-    64-bit integers are used only if neither the product nor the sum can overflow; otherwise Python integers.
+    64-bit integers are used only if neither the product nor the sum can overflow; otherwise Python integers. `draw` is
+    the noise with its integer multiplier, and `record` keys its stream; SAFE bounds what 64 bits can contain. Wide
+    noise is drawn as two halves, high · 2^64 + low.
     """
     stream = open_stream(secret, "noise", record)
     if draw.multiplier * int(np.abs(exact).max(initial=0) + 1) < SAFE and draw.fits_words:

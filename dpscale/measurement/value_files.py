@@ -116,6 +116,7 @@ class ValueReader:
     """Reader of value files with a cache of open files and of recently read row groups."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
+        """`head` is what all values of the files share; row groups are cached up to CACHED_BYTES."""
         self._head = canonical(head)
         self._files: OrderedDict[Path, tuple[pq.ParquetFile, list[int]]] = OrderedDict()
         self._groups: OrderedDict[tuple[Path, int], RowGroup] = OrderedDict()
@@ -123,6 +124,8 @@ class ValueReader:
 
     def read(self, path: Path, start: int, size: int, label: str) -> Floats:
         """Return the values of one measurement from row `start`.
+
+        `size` is the number of values, and `label` the name of the measurement that the rows must have.
 
         Raises
         ------
@@ -155,7 +158,10 @@ class ValueReader:
         return self._groups[path, number]
 
     def _keep(self, key: tuple[Path, int], group: RowGroup) -> None:
-        """Cache a row group of a file; the least recently used ones are dropped beyond CACHED_BYTES."""
+        """Cache a row group of a file; the least recently used ones are dropped beyond CACHED_BYTES.
+
+        `key` is the path and the number of the row group; the last one is kept even if it is larger than the limit.
+        """
         self._groups[key] = group
         self._cached_bytes += group.values.nbytes
         while self._cached_bytes > CACHED_BYTES and len(self._groups) > 1:
@@ -182,7 +188,8 @@ class ValueReader:
 def read_rows(path: Path, head: Mapping[str, Any], start: int, size: int | None) -> pa.Table:
     """Return rows of a value file, with the columns label and value.
 
-    Raises JobError if the file cannot be read or belongs to another release.
+    Raises JobError if the file cannot be read or belongs to another release. `head` must be that of the file; `start`
+    is the first row and `size` the number of rows, None for all.
     """
     try:
         file, _ = open_values(path)

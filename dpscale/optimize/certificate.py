@@ -114,6 +114,8 @@ def summarize(certified: Sequence[CertifiedSpace]) -> dict[str, Any]:
 def certify(plan: Plan) -> list[CertifiedSpace]:
     """Solve the residual spaces of a plan again by cvxpy with Clarabel.
 
+    `known` keeps the optimum of each distinct program by its key.
+
     Parameters
     ----------
     plan : Plan
@@ -139,6 +141,8 @@ def certify(plan: Plan) -> list[CertifiedSpace]:
         for program in programs:
             if program.key not in known:
                 known[program.key] = solve(program.rows)
+        # A space with Gram matrix G has the programs of G / tr(G), one for each axis or one in all; optima of products
+        # multiply, and the trace of G (`trace`) scales them back.
         planned = trace * math.prod(program.planned for program in programs)
         optimum = trace * math.prod(known[program.key] for program in programs)
         certified.append(CertifiedSpace(attributes, spaces, planned, optimum))
@@ -157,7 +161,8 @@ def solver() -> Callable[[Floats], float]:
     def solve(rows: Floats) -> float:
         """Return min tr(F Y⁻¹ Fᵀ) over Y ⪰ 0 with diagonal entries of at most 1, on the span of the rows F.
 
-        With F = U S Vᵀ, tr(F V Y⁻¹ Vᵀ Fᵀ) is tr(S Y⁻¹ S); S is scaled to trace 1 of S², and the result scaled back.
+        With F = U S Vᵀ, tr(F V Y⁻¹ Vᵀ Fᵀ) is tr(S Y⁻¹ S); S is scaled to trace 1 of S², and the result scaled back. U S
+        Vᵀ is the singular value decomposition of F without directions below SMALL times the largest singular value.
         """
         _, singular, directions = np.linalg.svd(rows, full_matrices=False)
         kept = singular > SMALL * singular[0]
@@ -223,7 +228,11 @@ def spaces_of(plan: Plan) -> Iterator[tuple[AttributeSet, int, float, list[Space
 def _together(
     workload: Workload, block: Block, weights: Mapping[str, Weights]
 ) -> tuple[float, list[SpaceProgram] | None]:
-    """Return the trace and the program of several spaces that one strategy measures."""
+    """Return the trace and the program of several spaces that one strategy measures.
+
+    The program has rows of squared norm 1 in sum, hence the division by √trace; `others` are the residuals that the
+    strategy does not measure. Of more than MOST_CELLS cells there is none.
+    """
     if workload.domain.cells(block.attributes) > MOST_CELLS:
         return 0.0, None
     others = set(subsets(block.attributes)).difference(block.residual_sets)

@@ -65,7 +65,11 @@ class IndependentResiduals(Accuracy):
         return [self.residuals[residual_set] for residual_set in subsets(attributes) if residual_set in self.residuals]
 
     def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
-        """Return the variances of the queries of a set that are given as arrays, shape (queries,)."""
+        """Return the variances of the queries of a set that are given as arrays, shape (queries,).
+
+        Residuals are the spaces of the decomposition of a query; a set needs those inside it. `scale` is the factor of
+        a residual's covariance.
+        """
         total = np.zeros(part.count(attributes))
         for estimator in self._inside(attributes):
             total += estimator.scale * self._array_quadratics(part, attributes, estimator)
@@ -75,7 +79,8 @@ class IndependentResiduals(Accuracy):
         """Return the contribution of one residual at scale 1, shape (queries,); cached for sets of a joint family.
 
         The key has all that the result depends on: the queries, the axes, the strategies and the weights of the
-        attributes.
+        attributes. `axes` are the positions of the residual's attributes in the set; a family by shape has equal
+        queries on equal sizes.
         """
         axes = [attributes.index(name) for name in estimator.attributes]
         if not part.by_shape:
@@ -101,7 +106,8 @@ class IndependentResiduals(Accuracy):
 
         It is an outer product unless the strategy is joint.
 
-        Along an axis of the residual a query adds qᵀ (KᵀK)⁺ q, along another its squared mean.
+        Along an axis of the residual a query adds qᵀ (KᵀK)⁺ q, along another its squared mean. K is a strategy matrix
+        of the residual (`factors`); `means` are those of q on each axis, and `scale` is the factor of the covariance.
         """
         means = {name: self._means(name, family) ** 2 for name, family in families.items()}
         if estimator.joint:
@@ -129,7 +135,10 @@ class IndependentResiduals(Accuracy):
         return total
 
     def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Floats:
-        """Return qᵀ (KᵀK)⁺ q of every product query q; cached for sets with the same strategy."""
+        """Return qᵀ (KᵀK)⁺ q of every product query q; cached for sets with the same strategy.
+
+        K is the strategy matrix of `factor`, and q a product of one query of each family.
+        """
         key = ("quadratic", *families, factor)
         if key not in self._cache:
             self._cache[key] = factor.product_quadratics(families)
@@ -139,7 +148,7 @@ class IndependentResiduals(Accuracy):
         """Return the contribution of one residual to the sum over all product queries, by traces.
 
         The sum over product queries is a product of sums: Σ (mean)² of the axes outside, and the trace on the axes
-        inside.
+        inside. `scale` is the factor of the residual's covariance.
         """
         residual_set = estimator.attributes
         pairs = [(family, name) for name, family in families.items() if name not in residual_set]
@@ -151,7 +160,11 @@ class IndependentResiduals(Accuracy):
         )
 
     def _trace(self, families: tuple[Family, ...], estimator: ResidualEstimator) -> float:
-        """Return tr(WᵀW ⊗ (KᵀK)⁺) on the axes of a residual; cached for joint strategies."""
+        """Return tr(WᵀW ⊗ (KᵀK)⁺) on the axes of a residual; cached for joint strategies.
+
+        W are the queries of the families and K the strategy; without a joint strategy both are products, and traces
+        multiply.
+        """
         if not estimator.joint:
             return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
 

@@ -183,7 +183,9 @@ class Accuracy(ABC):
     def part_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         """Return the variances of all queries of a part on one set.
 
-        The array has one axis per attribute for products, else one axis.
+        The array has one axis per attribute for products, else one axis. `blocks.part` gives the part on the merged
+        cells, if the strategies are on a domain of merged cells. A part that factorizes has product queries, one family
+        of queries for each attribute.
         """
         part = self.blocks.part(part)
         if part.factorizes:
@@ -207,7 +209,8 @@ class Accuracy(ABC):
     def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
         """Return the sum of weight · variance over a part's queries on one set, without the weight of the set.
 
-        A product family needs no single variance: the sum follows from Gram matrices.
+        A product family needs no single variance: the sum follows from Gram matrices. `blocks.part` gives the part on
+        the merged cells of the strategies; a part that factorizes has product queries.
         """
         check_planning_time()
         part = self.blocks.part(part)
@@ -267,7 +270,11 @@ class Accuracy(ABC):
         return ordered, values.transpose([list(attributes).index(name) for name in ordered])[None]
 
     def _merged(self, attributes: AttributeSet, values: Floats) -> Floats:
-        """Return queries, shape (m, sizes…), over the classes of cells. Raises PlanError if they distinguish more."""
+        """Return queries, shape (m, sizes…), over the classes of cells. Raises PlanError if they distinguish more.
+
+        `blocks.merged` is the merging of cells before the strategies; without one, queries stay as they are. The name
+        "" stands for the axis of queries.
+        """
         if self.blocks.merged is None:
             return values
         merged = self.blocks.merged.query(("", *attributes), values)
@@ -394,7 +401,10 @@ class CoupledResiduals(Accuracy):
         return range(0 if self.shared_factors.keys() >= set(mixing) else len(self.blocks))
 
     def alone(self, index: int) -> CoupledResiduals:
-        """Return the accuracy of one block."""
+        """Return the accuracy of one block.
+
+        The block at position `index`, with its noise variance; cached in `_single`.
+        """
         if index not in self._single:
             blocks = self.blocks.take(np.array([index]))
             self._single[index] = CoupledResiduals(self.domain, blocks, [self.variances[index]])
@@ -412,6 +422,7 @@ class CoupledResiduals(Accuracy):
         return float(answering._variances(query.attributes, query.values)[0])
 
     def part_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
+        """Return the variances by the block that answers the set (`source`), or by the average of all blocks."""
         return Accuracy.part_variances(self._answering(self.source(part, attributes)), part, attributes)
 
     def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
@@ -438,7 +449,8 @@ class CoupledResiduals(Accuracy):
     def _stacked_error(self, workload: Workload) -> float:
         """Return the sum of weight · variance, the sets of products with equal attributes together.
 
-        Sets that are no products are added one by one.
+        Sets that are no products are added one by one. Products of one set share the tables of its blocks, so
+        `_error_of_products` treats them in one pass.
         """
         total, products = 0.0, defaultdict[AttributeSet, list[tuple[float, WorkloadPart]]](list)
         for part in workload.parts:
@@ -648,7 +660,11 @@ class CoupledResiduals(Accuracy):
         return total
 
     def _block_variances(self, block: Block, families: Mapping[str, Family], weights: Floats) -> Floats:
-        """Return the contribution of one block to every product query, at unit noise variance."""
+        """Return the contribution of one block to every product query, at unit noise variance.
+
+        A block without a joint strategy multiplies 2 × 2 tables over its axes, one for (averaged, centred); `weights`
+        are those of its residuals, and `_summed` is the variance 1ᵀS1 of the attributes that the query lacks.
+        """
         names = tuple(families)
         if block.joint:
             return self._joint_variances(block, families)
@@ -656,7 +672,10 @@ class CoupledResiduals(Accuracy):
         return scale * combine_tables(tables, add_outside_axes(weights, block, names))
 
     def _block_error(self, block: Block, families: Mapping[str, Family], weights: Floats) -> float:
-        """Return the contribution of one block to the sum over all product queries, at unit noise variance."""
+        """Return the contribution of one block to the sum over all product queries, at unit noise variance.
+
+        `gram_table` has the sums of `query_table` over the queries of a family, so no query is evaluated alone.
+        """
         names = tuple(families)
         if block.joint:
             return self._joint_error(block, families)

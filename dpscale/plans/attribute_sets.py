@@ -52,13 +52,17 @@ class AttributeSets(Sequence[AttributeSet]):
     @overload
     def __getitem__(self, index: slice) -> list[AttributeSet]: ...
     def __getitem__(self, index: Any) -> Any:
-        """Return one set as a tuple of names, or a list of sets for a slice."""
+        """Return one set as a tuple of names, or a list of sets for a slice.
+
+        `members` has the attribute numbers of all sets one after the other, and `ends` the end of each set.
+        """
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         attributes = self.members[self._start(range(len(self))[index]) : self.ends[index]]
         return tuple([self.names[i] for i in attributes.tolist()])
 
     def __iter__(self) -> Iterator[AttributeSet]:
+        """Yield the sets as tuples of names; `members` is read once, up to the end of each set."""
         named, start = [self.names[i] for i in self.members.tolist()], 0
         for end in self.ends.tolist():
             yield tuple(named[start:end])

@@ -90,7 +90,11 @@ class Block:
 
     @property
     def residual_sets(self) -> list[AttributeSet]:
-        """Residuals that the block measures."""
+        """Residuals that the block measures.
+
+        A whole block measures all subsets of its attributes; a joint strategy on several spaces names their axes
+        (`spaces`); any other block measures the residual of its attributes alone.
+        """
         if self.whole:
             return subsets(self.attributes)
         if self.joint and self.factors[0].spaces is not None:
@@ -198,7 +202,10 @@ class Blocks(Sequence[Block]):
         return Block(attributes, self.strategies[self.which[index]], share, whole, noise, self.merged)
 
     def take(self, wanted: NDArray[np.int64]) -> Blocks:
-        """Return the blocks at the positions `wanted`, with only the strategies that they use."""
+        """Return the blocks at the positions `wanted`, with only the strategies that they use.
+
+        `which` has the number of each block's strategy; it is renumbered for the strategies that are left.
+        """
         used, which = np.unique(self.which[wanted], return_inverse=True)
         strategies = tuple(self.strategies[i] for i in used.tolist())
         share, whole, noise = self.share[wanted], self.whole[wanted], self.noise[wanted]
@@ -268,7 +275,11 @@ class Blocks(Sequence[Block]):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the columns. Strategies enter by number only; the factors have their own digests."""
+        """SHA-256 of the columns. Strategies enter by number only; the factors have their own digests.
+
+        `which` has the strategy of a block, `share` its part of the budget, `whole` whether it measures a whole
+        marginal, `noise` its distribution.
+        """
         sets, digest = self.sets, hashlib.sha256()
         for column in (sets.members, sets.ends, self.which, self.share, self.whole, self.noise):
             digest.update(f"{column.dtype.str}{column.shape}".encode() + np.ascontiguousarray(column).tobytes())
@@ -377,7 +388,9 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
     On an axis that the block lacks, only the averaged entry is nonzero.
 
     With mean m = u·q: averaged entry m² 1ᵀS1, cross entry m (q·S1 − m 1ᵀS1), centred entry qᵀSq − 2 m q·S1 + m² 1ᵀS1,
-    because the averaged query is m·1 and the centred one q − m·1.
+    because the averaged query is m·1 and the centred one q − m·1. u is the profile by which a total is spread over the
+    axis (`averaging_profile`), and S the covariance of the cells at unit noise. Implicit factors have no matrix S, so
+    their entries follow from sums of S and variances of queries.
     """
     profile = averaging_profile(averaging, size)
     means = family.answers(profile, 0)

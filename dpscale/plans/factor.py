@@ -218,7 +218,10 @@ class Factor:
         return self.kind not in ("center", "identity")
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return K applied along the leading axis."""
+        """Return K applied along the leading axis.
+
+        K is the strategy matrix. "identity" measures the cells; "center" has the rows n·x_i − Σx for n cells.
+        """
         if self.kind == "identity":
             return np.array(values)
         if self.kind == "center":

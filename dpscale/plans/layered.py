@@ -57,7 +57,11 @@ class LayeredFactor(ImplicitFactor):
     widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the integers are those of levels of nodes that cover the cells."""
+        """Raise ValueError unless the integers are those of levels of nodes that cover the cells.
+
+        `widths` are the cells of a node of each level, from blocks to cells (1); `top` has the dense rows on blocks;
+        `multipliers` has a row for each level and a column for each block.
+        """
         widths, top, multipliers = self.widths, self.top, self.multipliers
         if self.kind != "layered" or len(self.shape) != 1 or not widths or widths[-1] != 1:
             raise ValueError("a layered strategy has levels from blocks to cells on one axis")
@@ -122,7 +126,11 @@ class LayeredFactor(ImplicitFactor):
         return max([*of_levels, *map(int, of_top)])
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return K applied along the leading axis of integers, exact."""
+        """Return K applied along the leading axis of integers, exact.
+
+        The rows are those of `top` on the sums of blocks, and then, level by level, the sums of nodes times their
+        multipliers. `_padded` continues the axis by cells without records to whole blocks.
+        """
         columns, padded = (-1, *[1] * (values.ndim - 1)), self._padded(values)
         rows = [np.tensordot(self.top, self._sums(padded, 0), axes=(1, 0))]
         for level in self._measured:
@@ -148,7 +156,7 @@ class LayeredFactor(ImplicitFactor):
         """Return Kᵀ applied along the leading axis.
 
         Rows are those of the dense matrix R and then those of the measured levels; each row spreads its value over its
-        cells.
+        cells. K is the strategy matrix. `_on_cells` repeats the value of a node on its cells.
         """
         columns, start = (-1, *[1] * (rows.ndim - 1)), len(self.top)
         total = self._on_cells(np.tensordot(self.top.astype(np.float64), rows[:start], axes=(0, 0)), 0)
@@ -171,7 +179,9 @@ class LayeredFactor(ImplicitFactor):
         """Return (KᵀK)⁻¹ applied to values of all cells along the leading axis.
 
         With P_l x the difference between the means of a cell's nodes on the levels l and l − 1, (KᵀK)⁻¹x = Σ_l P_l
-        x/e_l over the levels below the blocks, plus S₀ᵀ Q S₀ x / w₀².
+        x/e_l over the levels below the blocks, plus S₀ᵀ Q S₀ x / w₀². Q is the covariance of the blocks' totals
+        (`_block_covariance`), w₀ the cells of a block (`width`), and e_l the eigenvalue of the rows of all levels on
+        the space of level l; S₀ sums the cells of blocks.
         """
         columns, width = (-1, *[1] * (values.ndim - 1)), self.widths[0]
         sums = self._sums(values, 0)
@@ -206,7 +216,9 @@ class LayeredFactor(ImplicitFactor):
 
         It is that of the blocks' sums, plus for each level what its nodes add to the nodes above them.
 
-        tr(G P_l) in a block is the sum of G over the nodes of level l, each over w_l, less that of level l − 1.
+        tr(G P_l) in a block is the sum of G over the nodes of level l, each over w_l, less that of level l − 1. G is
+        the Gram matrix of the family, w_l the number of cells of a node of level l, P_l the projection on what nodes of
+        level l add to those above, whose eigenvalue is e_l.
         """
         asked, width = [(family, 1.0)], self.widths[0]
         total = float((node_gram(asked, self.cells, width) * self._block_covariance).sum()) / width**2

@@ -140,7 +140,11 @@ def add_inverses(
     second: Floats,
     total: Floats,
 ) -> None:
-    """Add the lower triangle of Σ_k share_k A_k⁻¹ to `total`, and write A_k⁻¹μ and A_k⁻¹u; see `solve_pair`."""
+    """Add the lower triangle of Σ_k share_k A_k⁻¹ to `total`, and write A_k⁻¹μ and A_k⁻¹u; see `solve_pair`.
+
+    A_k is the tridiagonal matrix of node k of the quadrature: `square` is the square of the node, `share_k` its weight.
+    `first` receives A_k⁻¹μ and `second` A_k⁻¹u, with μ the weights and u the profile.
+    """
     n = len(weights) - 1
     down, inverse = np.empty(n), np.empty(n)
     for k in range(len(nodes)):

@@ -487,7 +487,10 @@ class BlockRequests(MeasurementRequests):
     @overload
     def __getitem__(self, index: slice) -> tuple[BlockRequest, ...]: ...
     def __getitem__(self, index: Any) -> Any:
-        """Return one request, or a tuple of requests for a slice."""
+        """Return one request, or a tuple of requests for a slice.
+
+        A request has the set whose counts it needs, its block, and its noise.
+        """
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         source = self.counted.sets[int(self.counted.source[index])]

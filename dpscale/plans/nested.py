@@ -96,7 +96,11 @@ class NestedFactor(ImplicitFactor):
 
     @cached_property
     def largest_row_sum(self) -> int:
-        """Largest sum of absolute entries in a row; K₁S repeats the entry of a block at each of the block's cells."""
+        """Largest sum of absolute entries in a row; K₁S repeats the entry of a block at each of the block's cells.
+
+        K₁ (parts[0]) measures blocks of neighbouring cells, and S sums the cells of each (`cut.lengths` cells); the
+        inner factors measure within a block. Python integers do not overflow.
+        """
         lengths = self.cut.lengths.astype(object)
         top = max(int(np.abs(row.astype(object)) @ lengths) for row in self.parts[0].explicit())
         return max(top, *(factor.largest_row_sum for factor in self.inner))
@@ -119,7 +123,8 @@ class NestedFactor(ImplicitFactor):
         """Return the estimate of the cells along `axis`; the axis is moved to the end.
 
         Values are those of the top factor on blocks, then of an inner factor within each block. Runs are successive
-        blocks of equal length with the same inner factor.
+        blocks of equal length with the same inner factor. `parts[0]` measures the blocks; `_starts` are the first cells
+        of the runs, and `_spread_blocks` spreads estimates of blocks over their cells.
         """
         values = np.moveaxis(values, axis, 0)
         blocks = np.tensordot(self.parts[0].inverse, values[: self.parts[0].rows], axes=(1, 0))
@@ -136,7 +141,8 @@ class NestedFactor(ImplicitFactor):
         """Return the covariance applied along the second axis; the axis is moved to the end.
 
         Z C₁ Zᵀ applied to values: sums over the blocks weighted by u² (Zᵀ), C₁, and spreading by u² (Z). To it comes C₂
-        within each block.
+        within each block. C₁ is the covariance of the estimates of the blocks (parts[0]), C₂ that within a block;
+        `_starts` are the first cells of the runs of equal blocks, `_within` has u².
         """
         first = np.moveaxis(values, 1, 0)
         flat = first.reshape(self.cells, -1)
@@ -155,7 +161,9 @@ class NestedFactor(ImplicitFactor):
         """Return the parts of queries, shape (…, cells), in the row space of the strategy.
 
         The part between blocks has Zᵀq on the blocks, projected by K₁⁺K₁ and repeated on the cells; the part within
-        blocks is projected by K₂⁺K₂ of each block.
+        blocks is projected by K₂⁺K₂ of each block. K₁ (parts[0]) measures the blocks and K₂ (the factors in `_each`)
+        the cells within one; X⁺ is a pseudoinverse, `inverse`, and Z spreads the total of a block over its cells by the
+        weights u² (`_within`).
         """
         if self.spans_all:
             return pieces

@@ -49,7 +49,10 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def _check_numbers(domain: Domain, blocks: Blocks) -> None:
-    """Raise PlanError for a block of numbers that cannot be counted exactly, or whose effect is not bounded."""
+    """Raise PlanError for a block of numbers that cannot be counted exactly, or whose effect is not bounded.
+
+    A record of a set with several numbers is counted in products of parts, at most MOST_PARTS.
+    """
     _check_totals(domain, blocks)
     if len(domain.numbers) < 2:
         return
@@ -76,7 +79,10 @@ def _check_public_totals(domain: Domain, blocks: Blocks, mechanism: str) -> None
 
 
 def _check_levels(workload: Workload, blocks: Blocks, mechanism: str) -> None:
-    """Raise PlanError for public totals at another level of a hierarchy than a set, in a plan of separate levels."""
+    """Raise PlanError for public totals at another level of a hierarchy than a set, in a plan of separate levels.
+
+    Levels of a hierarchy that are planned together (`has_trees`) take totals of any level.
+    """
     if blocks.has_trees:
         return
 
@@ -534,7 +540,11 @@ def _blocks(
 
 
 def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: CountSources, domain: Domain) -> None:
-    """Raise JobError unless the blocks are those of plan.json and can be measured."""
+    """Raise JobError unless the blocks are those of plan.json and can be measured.
+
+    `record` is the entry of plan.json on the blocks. The three checks: the digest and places of the blocks, their
+    domain, and their shares of the budget.
+    """
     same, axes = record == {"count": len(blocks), "sha256": blocks.digest}, len(domain.axes)
     if not same or not is_consistent(blocks.sets, axes) or not has_sources(sources, len(blocks), axes):
         raise JobError("run directory", f"the plan in {folder} has other blocks than its plan.json says",
@@ -607,7 +617,9 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
 
     Raises ValueError if the factor does not have that entry, for example because an array was changed.
 
-    An entry says which class the factor has: by its tree, its kind, or its levels for a nested one.
+    An entry says which class the factor has: by its tree, its kind, or its levels for a nested one. Arrays are named
+    KEY.NAME in `matrices`; `key` is the prefix. The parts of a nested factor are described in `levels` and named
+    KEY.NUMBER.
     """
     stored_weights = described.get("weights")
     weights = None

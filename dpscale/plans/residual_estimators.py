@@ -71,7 +71,11 @@ class ResidualEstimator:
         return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
 
     def covariance(self, pieces: Floats) -> Floats:
-        """Return the covariance matrix of a batch of pieces, shape (m, sizes…)."""
+        """Return the covariance matrix of a batch of pieces, shape (m, sizes…).
+
+        A product covariance is scale · ⊗ C over the axes, with C that of a factor; a joint one is known only by its
+        variances, from which `polarized` takes the covariances.
+        """
         if self.joint:
             return polarized(self.variances, pieces)
 
@@ -189,6 +193,7 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
     def __init__(
         self, blocks: Blocks, spread: Spread, of: Callable[[AttributeSet, Spreads], ResidualEstimator]
     ) -> None:
+        """Take `spread`, the ratio of a residual's variance to a block's noise, and `of`, the estimator from ratios."""
         self._blocks, self._spread_ratio, self._of = blocks, spread, of
         self._cache: dict[AttributeSet, ResidualEstimator | None] = {}
 
@@ -208,7 +213,10 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
         return len(dict.fromkeys(self._blocks.sets))
 
     def _found(self, residual_set: AttributeSet) -> ResidualEstimator | None:
-        """Return the estimator of a residual; None if no block measures it. The last ones are cached."""
+        """Return the estimator of a residual; None if no block measures it. The last ones are cached.
+
+        A block contributes if its set is the residual's; `_spread_ratio` gives the ratio of the variance to the noise.
+        """
         if residual_set not in self._cache:
             if len(self._cache) >= MOST_CACHED:
                 self._cache = {}
@@ -225,7 +233,10 @@ class KnownResiduals(Mapping[AttributeSet, ResidualEstimator]):
         self._domain, self._measured = domain, measured
 
     def __getitem__(self, residual_set: AttributeSet) -> ResidualEstimator:
-        """Return the estimator of a residual; one of public totals is known, with variance 0."""
+        """Return the estimator of a residual; one of public totals is known, with variance 0.
+
+        A known residual has no sources, the scale 0, and factors that span all.
+        """
         if self._domain.known_table(residual_set) is None:
             return self._measured[residual_set]
         factors = tuple(map(center_factor, self._domain.shape(residual_set)))

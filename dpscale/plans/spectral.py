@@ -67,7 +67,11 @@ class SpectralFactor(ImplicitFactor):
     even: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the integers are those of a root and of multipliers, one for each cell."""
+        """Raise ValueError unless the integers are those of a root and of multipliers, one for each cell.
+
+        `coefficients` is the sequence t from which the symmetric matrix T follows, `multipliers` the scales of the
+        cells, and `weights` the integers by which a total is spread.
+        """
         coefficients, multipliers = self.coefficients, self.multipliers
         if (
             self.kind != "spectral"
@@ -232,7 +236,8 @@ class SpectralFactor(ImplicitFactor):
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K applied along the leading axis of integers, exact; see `exact_convolution`.
 
-        K x = T D (M x − U 1ᵀx): the counts are centred by U first.
+        K x = T D (M x − U 1ᵀx): the counts are centred by U first. M and U are `scale` and `spread`, D the diagonal
+        `multipliers`, T the root.
         """
         columns = values.reshape(self.cells, -1).T
         centred = columns * self.scale - columns.sum(axis=1, keepdims=True) * self.spread
@@ -299,7 +304,9 @@ class SpectralFactor(ImplicitFactor):
         The Gram matrix of intervals has the entries a_i b_j for i ≤ j (`generators`), so the sum over its entries times
         the covariances, which depend on i − j and i + j, is one over the distances and one over the sums.
 
-        Raises PlanError for a family without such generators.
+        Raises PlanError for a family without such generators. The covariance is (C − e eᵀ)/`scale`², with e in `_edges`
+        and C_ij = (r_(i−j) ± r_(i+j+shift))/(d_i d_j); d are the multipliers, r is `_kernel`, and `_far` has the sign
+        and the shift.
         """
         if family.is_identity:
             return self.mean_variance * self.cells
@@ -337,7 +344,11 @@ class SpectralFactor(ImplicitFactor):
 
     @cached_property
     def _sum_variances(self) -> Floats:
-        """Variance under C of the sum of the first i cells, i = 0 … n: a cell adds its own and twice those before."""
+        """Variance under C of the sum of the first i cells, i = 0 … n: a cell adds its own and twice those before.
+
+        C is the covariance before centring; `before` are the covariances of a cell with all cells before it, of which
+        the part by distances is a convolution and that by sums is `ordered_sums`.
+        """
         length, scales = 1 << (2 * self.cells - 1).bit_length(), 1 / self.multipliers
         kernel = np.concatenate([[0.0], self._kernel[1 : self.cells]])
         before = np.fft.irfft(np.fft.rfft(scales, length) * np.fft.rfft(kernel, length), length)[: self.cells]
@@ -378,7 +389,10 @@ class SpectralFactor(ImplicitFactor):
 
 
 def _fold(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a convolution of two sequences over a period, shape (…, 2N), as the cyclic one, shape (…, N)."""
+    """Return a convolution of two sequences over a period, shape (…, 2N), as the cyclic one, shape (…, N).
+
+    The columns of `values` are the sequence and its continuation; cyclic means that entries s and s + N are added.
+    """
     period = values.shape[-1] // 2
     return values[..., :period] + values[..., period:]
 
@@ -410,6 +424,10 @@ def ordered_products(left: Floats, right: Floats) -> Floats:
 
 def ordered_sums(values: Floats, kernel: Floats) -> Floats:
     """Return Σ values_j kernel_(i+j) over the cells j < i, for every cell i; see `ordered_products`.
+
+    The cells are cut into runs of 2 · `width`, for width 1, 2, 4, …: a pair j < i has i in the second and j in the
+    first half of one run. Sums over j of values_j kernel_(i+j) are a correlation (the conjugate), for which i + j is
+    from `width` to 3 · `width` after the kernel of the run.
 
     Parameters
     ----------

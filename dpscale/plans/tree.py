@@ -136,7 +136,11 @@ class TreeFactor(Factor):
     known: int = -1
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the multipliers are those of the nodes of a tree."""
+        """Raise ValueError unless the multipliers are those of the nodes of a tree.
+
+        A multiplier scales the sum of a node, and 0 means that it is not measured; `known` is the deepest level whose
+        nodes are public, −1 without one. The rows of a centred tree are orthogonal to `spread`, integers on the leaves.
+        """
         tree, multipliers = self.tree, self.multipliers
         if (
             self.kind != "tree"
@@ -264,6 +268,7 @@ class TreeFactor(Factor):
         """Largest sum of absolute entries in a row of K.
 
         The row of node v has the multiplier at its leaves; of a centred tree, it has N − n_v there and −n_v elsewhere.
+        N is the sum of the integer weights of all leaves (`_unit`), n_v that of the leaves below v (`spreads`).
         """
         leaves, whole = self.levels.leaf_counts, self._unit
         if not self.centred:
@@ -282,7 +287,11 @@ class TreeFactor(Factor):
         return np.asarray(self.apply(np.eye(self.cells, dtype=np.int64)))
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return K applied along the leading axis."""
+        """Return K applied along the leading axis.
+
+        K has a row for each measured node, level by level: its multiplier times its sum. A centred row is N · (sum of
+        the node) − n_v · (sum of all), with n_v the weight of its leaves and N that of all.
+        """
         sums, rows = self.levels.sums(values), []
         for level, (multiplier, known, total) in enumerate(zip(self.multipliers, self.measured, sums, strict=True)):
             if not known.any():
@@ -489,7 +498,10 @@ def without_implied(hierarchies: Sequence[Hierarchy], attributes: Sequence[str])
 
 
 def known_level(domain: Domain, hierarchy: Hierarchy, others: Sequence[str]) -> int:
-    """Return the deepest level at which a table with other attributes follows from public totals; −1 without one."""
+    """Return the deepest level at which a table with other attributes follows from public totals; −1 without one.
+
+    `others` are attributes outside the hierarchy; level 0 is the total over the hierarchy.
+    """
     if not domain.public_totals:
         return -1
     for level in range(hierarchy.depth, 0, -1):
@@ -582,7 +594,10 @@ class TreeAccuracy(Accuracy):
         return {key: block for key, block in map(self._block, range(len(self.blocks)))}
 
     def _block(self, index: int) -> tuple[AttributeSet, TreeResidualBlock]:
-        """Return the residual of a block, and the block with its levels; a hierarchy is named by its leaf attribute."""
+        """Return the residual of a block, and the block with its levels; a hierarchy is named by its leaf attribute.
+
+        The number of a level is its position in the hierarchy plus 1; level 0 is the root.
+        """
         block, names, levels = self.blocks[index], list[str](), dict[str, int]()
         for name, factor in zip(block.attributes, block.factors, strict=True):
             hierarchy = self.domain.hierarchy_of(name) if isinstance(factor, TreeFactor) else None

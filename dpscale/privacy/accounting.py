@@ -88,6 +88,7 @@ class Cost:
     period: str = ""
 
     def __post_init__(self) -> None:
+        """Make the parts exact fractions and check them; `pure_squares` is by default that of one mechanism."""
         for part in ("gaussian", "zcdp", "pure", "delta"):
             object.__setattr__(self, part, _fraction(part, getattr(self, part)))
         squares = self.pure**2 if self.pure_squares is None else _fraction("pure_squares", self.pure_squares)
@@ -101,7 +102,10 @@ class Cost:
         _check_period(self.period)
 
     def __add__(self, other: Cost) -> Cost:
-        """Return the composition of both, adaptive or not. The sum has a period if all its parts have the same."""
+        """Return the composition of both, adaptive or not. The sum has a period if all its parts have the same.
+
+        A part that costs nothing is False and does not count for the period.
+        """
         if not isinstance(other, Cost):
             return NotImplemented
         gaussian, zcdp, pure, squares = (getattr(self, part) + getattr(other, part) for part in EXACT)
@@ -236,7 +240,10 @@ class Cost:
         return self.epsilon_or_inf(delta)
 
     def epsilon_or_inf(self, delta: float) -> float:
-        """Return the same as `epsilon`, but inf if the additive delta uses up `delta`."""
+        """Return the same as `epsilon`, but inf if the additive delta uses up `delta`.
+
+        `left` is the delta that remains for the squared mu; a cost with pure epsilon alone has no more than its sum.
+        """
         if (left := delta_left(delta, self.delta)) < 0:
             return math.inf
         pure = float_above(self.pure) if self.is_pure else math.inf

@@ -157,7 +157,11 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
 
 
 def restored_gaussian(multiplier: int, variance: int, squared_l2: int, rows_per_unit: int) -> GaussianDraw:
-    """Return the draw of the given noise with its cost. Raises ValueError for noise that cannot be drawn."""
+    """Return the draw of the given noise with its cost. Raises ValueError for noise that cannot be drawn.
+
+    `squared_l2` is the squared L2 sensitivity of the counts, times rows_per_unit² for a unit of several rows. The cost
+    is that of the variance less SMOOTHING, see the module.
+    """
     if multiplier < 1 or not SMOOTHING < variance <= MAX_WIDE_VARIANCE:
         raise ValueError("an impossible draw")
     moved = multiplier**2 * squared_l2 * rows_per_unit**2

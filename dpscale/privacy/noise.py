@@ -124,6 +124,7 @@ def _half_bits(square: Fraction) -> int:
 
 
 def _exact(name: str, value: int | Fraction, most: int) -> Fraction:
+    """Return the value as a fraction; `most` is its largest value. Raises TypeError or ValueError with its name."""
     if isinstance(value, bool) or not isinstance(value, int | Fraction):
         raise TypeError(f"{name}: got {type(value).__name__}; expected an int or a Fraction")
     if not 0 < value <= most:
@@ -177,7 +178,10 @@ def _laplace(scale: Fraction) -> StaircaseTable:
 
 
 def _draw(stream: KeyedStream, table: StaircaseTable, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[Any]:
-    """Return the values: int64, shape (size,), or uint64 halves, shape (2, size), if a candidate owns three words."""
+    """Return the values: int64, shape (size,), or uint64 halves, shape (2, size), if a candidate owns three words.
+
+    `table` describes the staircase distribution; a candidate with a share of three words has values beyond 64 bits.
+    """
     if size < 0:
         raise ValueError(f"size: got {size}; expected a number of draws >= 0")
 
@@ -217,7 +221,9 @@ def _decide(
 ) -> tuple[int, int]:
     """Run the compiled loop from candidate `done` to the end or to the first undecided candidate.
 
-    A width of 1 (`log_width` 0) rejects nothing, so its loop needs no acceptance parameters.
+    A width of 1 (`log_width` 0) rejects nothing, so its loop needs no acceptance parameters. `find` locates the step of
+    the staircase, `accept` decides within it; `share` is the number of words of a candidate. Returns the next candidate
+    and the values filled.
     """
     from dpscale.privacy import sampling_loops
 

@@ -48,6 +48,7 @@ class Protection:
     span: str | None = None
 
     def __post_init__(self) -> None:
+        """Raise BudgetError unless values fit: a table needs a unit, a span a unit that is added or removed."""
         if self.relation not in RELATIONS:
             raise BudgetError("relation", f"got {self.relation!r}", " or ".join(RELATIONS), "name one of them")
         if self.unit is not None and not (isinstance(self.unit, str) and self.unit):
@@ -91,7 +92,10 @@ class Protection:
 
     @property
     def counted(self) -> str:
-        """What is counted of a unit, in words; empty if the unit is a row."""
+        """What is counted of a unit, in words; empty if the unit is a row.
+
+        `bound` is the number of rows of a unit that are counted; the unit is named with its table if that is given.
+        """
         if self.unit is None:
             return ""
         name = self.unit if self.table is None else f"{self.table}.{self.unit}"

@@ -119,7 +119,9 @@ def draw_wide_steps(
 
     The first word contains bucket and sign, the second offset and acceptance. With y = offset / width, the energy into
     the bucket is x = y (base + step bucket + curve y), all three in units of 2^-64 rounded down. Returns (candidates
-    done, values filled); the candidate at `done` is undecided if there is one.
+    done, values filled); the candidate at `done` is undecided if there is one. Bucket k ends at edges[k], `guide`
+    begins the search for it, and a word within `slack` above an edge is undecided. A candidate is rejected if its
+    acceptance is below 1 − e^(−x); within `series_error` and the rounding it is undecided.
     """
     last = uint64(len(edges) - 1)
     acceptance_bits = WORD - log_width

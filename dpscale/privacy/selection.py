@@ -41,6 +41,7 @@ class Urn:
     """Candidates with integer scores, drawn and removed one at a time. Private, so its repr shows nothing."""
 
     def __init__(self, scores: Sequence[int], scale: Fraction) -> None:
+        """Candidates are put in a square of `_side` rows, so that a draw sums and searches one row instead of all."""
         if not len(scores) or scale < 0:
             raise ValueError(f"scores, scale: got {len(scores)}, {scale}; expected at least one score and a scale >= 0")
         self._scores, self._scale = _whole(scores), scale
@@ -60,7 +61,10 @@ class Urn:
         return self._exactly(prefix, bits, words) if place is None else place
 
     def take(self, places: Iterable[int]) -> None:
-        """Remove candidates; indices already removed are ignored."""
+        """Remove candidates; indices already removed are ignored.
+
+        `_weights` has the candidates in rows of `_side`; only the sums of changed rows are computed again.
+        """
         out = np.fromiter(places, dtype=np.int64)
         if not len(out):
             return
@@ -91,7 +95,11 @@ class Urn:
         return row * self._side + column if sure else None
 
     def _edges(self) -> NDArray[np.float64]:
-        """Return the cumulative weights of the rows."""
+        """Return the cumulative weights of the rows.
+
+        Weights are computed again if the rest has become smaller than LEAST_SUM, because the largest candidates were
+        taken.
+        """
         edges = np.cumsum(self._sums)
         if edges[-1] >= LEAST_SUM:
             return edges
@@ -99,7 +107,10 @@ class Urn:
         return np.cumsum(self._sums)
 
     def _weigh(self) -> None:
-        """Recompute the float weights; the largest remaining one is 1."""
+        """Recompute the float weights; the largest remaining one is 1.
+
+        A weight is e^(−scale · gap), with the gap to the largest score that is left; candidates that were taken have 0.
+        """
         gaps = np.where(self._left, self._most - self._scores, 0).astype(np.float64)
         weights = self._weights.reshape(-1)
         with np.errstate(over="ignore"):
@@ -110,7 +121,7 @@ class Urn:
         """Return the index by interval arithmetic only.
 
         `gaps` are scale · (largest score − score), so weights are e^(−gap). The prefix is extended by a word until it
-        decides.
+        decides. `prefix` has the `bits` bits of a uniform number that are known so far.
         """
         places, most = np.flatnonzero(self._left), self._most
         gaps = [(most - int(score)) * self._scale for score in self._scores[places]]

@@ -72,7 +72,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return a value in types that JSON writes in one way; refuse floats and other types, naming the place."""
+    """Return a value in types that JSON writes in one way; refuse floats and other types, naming the place.
+
+    `where` is the path of the value for messages. PLAIN are the types that are returned as they are.
+    """
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, list | tuple):
@@ -131,6 +134,7 @@ class KeyedStream:
     __slots__ = ("_cipher", "_key", "_position", "_segment_words")
 
     def __init__(self, key: bytes, segment_words: int = SEGMENT_WORDS) -> None:
+        """Raise ValueError for a wrong key or segment; a segment is whole blocks of the cipher, 8 words each."""
         if len(key) != 32:
             raise ValueError(f"key: got {len(key)} bytes; expected 32")
         if not 0 < segment_words <= SEGMENT_WORDS or segment_words % 8:
@@ -144,7 +148,10 @@ class KeyedStream:
         return self._position
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """Return the next `n` words, shape (n,), little-endian from the key stream on every machine."""
+        """Return the next `n` words, shape (n,), little-endian from the key stream on every machine.
+
+        `room` is what is left of a segment, and the cipher encrypts at most as many zeros as _ZEROS has.
+        """
         if n < 0:
             raise ValueError(f"n: got {n}; expected a number of words >= 0")
 
@@ -159,7 +166,10 @@ class KeyedStream:
         return out.astype(np.uint64, copy=False)
 
     def _fill(self, out: NDArray[np.uint64]) -> None:
-        """Fill an array with the next 64-bit words of ChaCha20; each segment of the stream has its own nonce."""
+        """Fill an array with the next 64-bit words of ChaCha20; each segment of the stream has its own nonce.
+
+        `_position` is the number of words used so far; the key stream is the encryption of zeros.
+        """
         segment, offset = divmod(self._position, self._segment_words)
         if offset == 0:
             # The library's nonce begins with the block counter (4 bytes, or 8 in older OpenSSL). With the segment in

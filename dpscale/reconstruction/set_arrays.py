@@ -55,6 +55,7 @@ class OneWayArrays:
 
     @classmethod
     def of(cls, ones: Mapping[str, Floats], total: float) -> OneWayArrays:
+        """Return the arrays of 1-way marginals by attribute; attributes are numbered in the order of `ones`."""
         at = np.cumsum([0, *(len(one_way) for one_way in ones.values())])
         return cls(np.concatenate(list(ones.values())), at, total, {name: i for i, name in enumerate(ones)})
 
@@ -116,7 +117,11 @@ class TripleArrays:
 
     @classmethod
     def of(cls, ones: OneWayArrays, tables: Mapping[AttributeSet, Floats]) -> TripleArrays:
-        """Return the arrays of the pairs among some tables."""
+        """Return the arrays of the pairs among some tables.
+
+        place[i, j] is the start of the pair of attributes i and j in the flat `cells`, or −1 if it is not known. The
+        empty array lets a mapping without pairs be concatenated.
+        """
         paired, count = PairArrays(ones, [names for names in tables if len(names) == 2]), len(ones.number)
         place = np.full((count, count), -1)
         place[paired.pairs[:, 0], paired.pairs[:, 1]] = paired.starts[:-1]
@@ -194,7 +199,11 @@ class PairLinks:
 
     @classmethod
     def of(cls, paired: PairArrays, tables: Floats) -> PairLinks:
-        """Return the links of flat tables whose margins are the 1-way marginals."""
+        """Return the links of flat tables whose margins are the 1-way marginals.
+
+        The compiled loop writes the four arrays: the starts, the distances from independence (−1 for pairs not known),
+        and the tables and conditionals of both orientations, hence 2 · cells.
+        """
         count = len(paired.ones.at) - 1
         place, strength = np.zeros((count, count), np.int64), np.full((count, count), -1.0)
         links = cls(place, strength, np.empty(2 * len(tables)), np.empty(2 * len(tables)))

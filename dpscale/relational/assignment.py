@@ -440,9 +440,13 @@ class ChildModel:
 
 
 def rows_of_profiles(side: Side, of: NDArray[np.integer]) -> tuple[Side, Integers]:
-    """Return the side of rows of the given profiles, and those profiles that occur, ascending."""
+    """Return the side of rows of the given profiles, and those profiles that occur, ascending.
+
+    `of` has the number of the profile of each row; profiles that no row has are omitted, and `own` numbers the others.
+    """
     kinds, own = np.unique(of, return_inverse=True)
     counts = np.bincount(own, minlength=len(kinds)).astype(float)
+    # sizes of the attributes, profiles, rows of each profile, profile of each row
     return Side(side.sizes, side.profiles[kinds], counts, own.reshape(-1)), kinds
 
 

@@ -174,7 +174,8 @@ def adjust_total(drawn: Integers, total: int, most: int, stream: PublicStream) -
     """Add or subtract 1 at random places until the degrees sum to the total.
 
     `drawn` are the degrees of some rows, each between 0 and `most`; the total is reduced to what these rows can have.
-    In each round as many rows as links are missing or too many change by 1, each at most once.
+    In each round as many rows as links are missing or too many change by 1, each at most once. `left` is the number of
+    links to add, or below 0 to remove; `free` are the rows that can change.
     """
     total = min(total, most * len(drawn))
     while left := int(total - drawn.sum()):
@@ -248,7 +249,9 @@ def _even(order: Integers, stream: PublicStream) -> Floats:
 def _to_totals(own: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
     """Return whole degrees of the rows of each kind, scaled so that they sum to the total of the kind.
 
-    `own` has a degree for each row of the side; the rounding is random with the given stream.
+    `own` has a degree for each row of the side; the rounding is random with the given stream. `stream.rounded` takes
+    running sums, so that the sum of a kind is rounded only once; no degree is limited, because the limit is above the
+    sum of all `totals`. LEAST_DEGREE gives links to a kind whose degrees are all 0.
     """
     rows = np.argsort(side.of, kind="stable")
     groups = np.split(own[rows], np.cumsum(side.counts.astype(np.int64))[:-1])

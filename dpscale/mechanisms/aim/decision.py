@@ -81,7 +81,10 @@ class ResidualRequest:
         return self.draw.variance / (self.draw.multiplier * scale) ** 2 * each
 
     def scaled(self, factor: float, rows_per_unit: int) -> ResidualRequest:
-        """Return the request with `factor` times its noise variance."""
+        """Return the request with `factor` times its noise variance.
+
+        `rows_per_unit` is the number of rows that a unit can change, for the cost of the noise.
+        """
         sensitivity = self.block.squared_l2_sensitivity
         return replace(self, draw=scaled_gaussian(self.draw, factor, sensitivity, rows_per_unit))
 
@@ -238,7 +241,9 @@ class AimDecision:
     def scaled(self, factor: float, rows_per_unit: int) -> AimDecision:
         """Return the decision with `factor` times the noise variance, for a combination of the values of periods.
 
-        The step is at least the mean cost of a measured set after rounding.
+        The step is at least the mean cost of a measured set after rounding. `step` is the squared μ of a measured set,
+        so it falls by the factor; the variances are rounded up to a lattice. `rows_per_unit` is the number of rows that
+        a unit can change.
         """
         requests = tuple(request.scaled(factor, rows_per_unit) for request in self.requests)
         cost = sum((request.draw.cost for request in requests), Fraction(0))

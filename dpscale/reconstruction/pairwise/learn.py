@@ -336,7 +336,10 @@ def learn(
 ) -> PairwiseModel:
     """Return a pairwise model learnt by sweeps over rows; unmeasured pairs combine the model's counts and chains.
 
-    Rows are swept in independent populations, whose logits are averaged. Each may be a task of the parallel map.
+    Rows are swept in independent populations, whose logits are averaged. Each may be a task of the parallel map. A
+    population returns the sums of counts over two halves of its last sweeps, LAST_SWEEPS // 2 sweeps each, so `sampled`
+    has the shares of both halves. Unmeasured pairs mix these shares with those of chains (`targets.shares`) by
+    CHAIN_SHARE, and `_fitted` gives all pairs the 1-way marginals.
 
     Parameters
     ----------
@@ -401,7 +404,8 @@ def _shrunk_target(targets: PairTargets, one: Floats, other: Floats) -> Floats:
     Σ (s − p)(t − p)/p contains no sampling noise; Σ (m − p)²/p of the mean m does.
 
     With s and t the shares of both halves, m their mean and p independence, the pair becomes p + α (m − p), where α is
-    the ratio of these two sums, between 0 and 1 and rounded to steps.
+    the ratio of these two sums, between 0 and 1 and rounded to steps. `layout.of` is the table of a pair as a view,
+    which the loop overwrites in `mean`.
     """
     layout, mean = targets.layout, (one + other) / 2
     for i, j in layout.pairs:

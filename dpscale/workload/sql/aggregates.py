@@ -172,6 +172,8 @@ class Aggregates:
     def value(self, node: Any) -> Value:
         """Return an expression of aggregates and numbers.
 
+        The cases of SQL functions and operators come first; then a number without columns, which is a constant.
+
         Raises
         ------
         JobError
@@ -199,6 +201,7 @@ class Aggregates:
                 return self._product(node)
         if not self.scope.columns(node) and node.find(exp.AggFunc) is None:
             return TermSum((), self._number(node))
+        # what is left has no aggregate: a column outside GROUP BY, or a function that is not supported
         if node.find(exp.AggFunc, exp.WithinGroup) is None and node.find(exp.Func) is None:
             self.refuse(
                 node, "an expression of GROUP BY, or an aggregate of it", f"write GROUP BY {node.sql()}, or AVG(…)"

@@ -477,7 +477,9 @@ def planned(value: Value) -> list[tuple[TermSum, float]]:
     """Return the linear queries from which a value follows, with their weights for answers of unit size.
 
     Weights are unit⁻²: an answer of unit size counts like one record. The count of a ratio has a smaller share, because
-    its error matters only as far as the ratio differs from the middle of its range.
+    its error matters only as far as the ratio differs from the middle of its range. A ratio without a known range
+    (infinite `ends`) has no middle, so its count has the whole weight; a factor `scale` of a ratio scales its errors.
+    Parts of a variance have the fixed SHARES_OF_VARIANCE.
     """
     match value:
         case TermSum():

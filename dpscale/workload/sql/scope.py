@@ -59,7 +59,8 @@ def _merged(statement: Statement, select: Any, known: Mapping[str, Any], taken: 
     """Return a SELECT without subqueries; `known` has the merged WITH queries around it, by name.
 
     `taken` are the names of the table's columns. The subquery after FROM is merged itself first, so that only a SELECT
-    from a table is left; WITH queries are found in `known`.
+    from a table is left; WITH queries are found in `known`. Merged: a subquery is replaced by its own FROM, and its
+    columns by their expressions (`_joined` does that). A WITH query is a subquery with a name.
     """
     known = _with_queries(statement, select, known, taken)
     _check_clauses(statement, select)
@@ -120,7 +121,7 @@ def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: fr
     columns of the table may have.
 
     Columns in clauses that refer to results (GROUP BY, ORDER BY, HAVING) and are results of this SELECT stay as they
-    are.
+    are. `every` says whether the subquery has all columns of its table (`*`).
     """
     columns, every = _columns(statement, inner, taken)
     results = {output.alias.lower() for output in select.expressions if isinstance(output, exp.Alias)}
