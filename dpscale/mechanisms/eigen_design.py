@@ -91,7 +91,10 @@ class Options(Settings):
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
-    """Plan weighted design queries with completed columns."""
+    """Plan weighted design queries with completed columns.
+
+    At most EXPLICIT_CELLS joint cells have one strategy together; otherwise each attribute has a strategy.
+    """
     workload = problem.workload
     names = {name for part in workload.parts for names in part.sets for name in names}
     small = workload.domain.cells(workload.domain.ordered(names)) <= EXPLICIT_CELLS
@@ -147,7 +150,10 @@ def _noise(problem: PlanningProblem) -> Noise:
 
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
-    """Return the plan of one strategy on the joint cells of all attributes of the workload."""
+    """Return the plan of one strategy on the joint cells of all attributes of the workload.
+
+    The bound by singular values holds for absolute errors only, so it is 0 if errors are `relative`.
+    """
     workload, relative = problem.workload, options.relative
     names, gram = explicit_gram(workload, EXPLICIT_CELLS, relative)
     (choice,) = tools.each(partial(_solve, options, _noise(problem)), [gram])

@@ -122,7 +122,11 @@ class FixedPlan:
         return self._first
 
     def evidence(self, taken: Sequence[tuple[AllBlocks, Sequence[Floats]]]) -> PlanEvidence:
-        """Return the blocks of all releases, the variances of their noise, and the values, which are read on access."""
+        """Return the blocks of all releases, the variances of their noise, and the values, which are read on access.
+
+        `taken` has the decisions and their values; a plan without rounds has one decision. With `pool`, the values of
+        earlier releases are averaged with these by block.
+        """
         (_, values), *_ = taken
         if self.pool is not None and self.earlier is not None:
             return self.pool.evidence(self.earlier.evidence.read, values.__getitem__)
@@ -201,7 +205,10 @@ class FixedForecast:
         return [self._error(part, names, scale) for part in parts for names in _sample_evenly(part, most)]
 
     def estimates_of_guess(self, rows: float, shares: Shares = NO_SHARES) -> LeastSquaresEstimates:
-        """Return estimates of a guessed table with the errors of the release."""
+        """Return estimates of a guessed table with the errors of the release.
+
+        The variance of a block is its variance at unit cost times rows per unit squared, over the privacy cost.
+        """
         per_unit, cost = self._noise
         variances = self.plan.blocks.unit_variances * (per_unit**2 / cost)
         guessed = GuessedValues(self.plan.domain, self.plan.blocks, rows, shares)

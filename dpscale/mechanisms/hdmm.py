@@ -270,7 +270,11 @@ def _unions(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
 
 
 def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
-    """Yield (name, blocks, bound) of weighted marginals: of counts, and of optimised strategies for each attribute."""
+    """Yield (name, blocks, bound) of weighted marginals: of counts, and of optimised strategies for each attribute.
+
+    The second kind is tried only if some axis asks for more than cells and totals. `svd_bound` is a lower bound of the
+    error of any strategy.
+    """
     union, noise = implicit(problem.workload), _noise(problem)
     yield (
         "marginals",

@@ -20,7 +20,11 @@ NAME = "identity"
 
 
 def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> Plan:
-    """Plan the identity strategy on every set of the workload."""
+    """Plan the identity strategy on every set of the workload.
+
+    A set's share of the budget follows from its energy, the weighted sum of its squared query entries (`_energies`). No
+    lower bound is stated (0).
+    """
     workload, noise = problem.workload, problem.noise
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
     shares, _ = allocate(list(energies.values()), noise)

@@ -104,7 +104,10 @@ def _bound(plan: Plan) -> float:
 
 
 def _told(workload: Workload, plan: Plan, first: Plan, worst: float, least: float, rounds: int) -> Plan:
-    """Return a plan for the workload itself, with remarks on its largest error; `first` has equal weights."""
+    """Return a plan for the workload itself, with remarks on its largest error; `first` has equal weights.
+
+    `worst` is the largest weighted variance and `least` its lower bound, 0 if none is known.
+    """
     error = accuracy_of(workload.domain, plan.blocks).total_error(workload)
     scope = "all mechanisms" if plan.floor > 0 else "its own plans"
     known = "bound not known"
@@ -283,6 +286,10 @@ class QueryWeights:
         return [*own, (self._set_key(number, names), 1)]
 
     def _axis_key(self, number: int, family: Family, size: int) -> Key | None:
+        """Return the key of the weights of a family's queries on one axis.
+
+        It is None for a wide axis, and for domains with levels or totals.
+        """
         domain = self.whole.domain
         if is_wide(size) or domain.hierarchies or domain.totals:
             return None

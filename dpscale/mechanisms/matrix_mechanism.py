@@ -185,7 +185,10 @@ def weights_of_roots(workload: Workload) -> dict[str, Weights]:
 
 
 def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:
-    """Raise PlanError if a block needs a marginal with more cells than the memory setting allows."""
+    """Raise PlanError if a block needs a marginal with more cells than the memory setting allows.
+
+    `name` is that of the strategy, for the message.
+    """
     for block in blocks:
         cells = math.prod(math.prod(factor.shape) for factor in block.factors)
         if cells > tools.most_cells:

@@ -62,6 +62,7 @@ class _Allowed:
         return self.known[marginal]
 
     def _judge(self, marginal: int) -> bool:
+        """Return whether a marginal has few attributes and cells, and few parts of a record with numbers."""
         domain, names = self.problem.workload.domain, self.spaces.named(marginal)
         if len(names) > MERGED_ATTRIBUTES or domain.cells(names) > self.most:
             return False
@@ -181,7 +182,11 @@ def _plan(
     measured: WeightedSets,
     matrices: dict[str, Floats] | None,
 ) -> Plan:
-    """Return the plan of weighted marginals, measured cell by cell or by the strategies of the attributes."""
+    """Return the plan of weighted marginals, measured cell by cell or by the strategies of the attributes.
+
+    `spaces.named` gives the names of a marginal; BELOW_ONE keeps the sum of shares below 1 despite rounding. `matrices`
+    are the strategies, None for cells.
+    """
     blocks = list[Block]()
     for marginal, weight in zip(measured.marginals, measured.weights.tolist(), strict=True):
         names = spaces.named(marginal)

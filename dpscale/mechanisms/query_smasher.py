@@ -56,7 +56,11 @@ def solve_optimally(
     shape: tuple[int, ...],
     tolerance: float | None = None,
 ) -> Optimum:
-    """Return the certified optimum of one problem, starting from the stored solution if there is one."""
+    """Return the certified optimum of one problem, starting from the stored solution if there is one.
+
+    The gap is the relative one at which the search ends; long and wide axes have larger ones, LOOSELY and WIDELY. `key`
+    names the problem in the store, None for a problem that is not stored.
+    """
     name = (NAME, key, shape, gap)
     known = store.get(*name) if store and key else None
     cells = shape[0] if len(shape) == 1 else 0

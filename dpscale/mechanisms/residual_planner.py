@@ -29,7 +29,11 @@ NAME = "residual-planner"
 
 
 def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> Plan:
-    """Plan every residual with the centring strategy, and shares for the objective."""
+    """Plan every residual with the centring strategy, and shares for the objective.
+
+    A space's coefficient is its error at the whole budget; shares divide the budget by them. The objective "max"
+    minimises the largest error instead, for marginals only.
+    """
     workload, noise = problem.workload, problem.noise
     subs = decompose(workload)
     coefficients = subs.of_all(lambda sub: _coefficient(sub, noise))

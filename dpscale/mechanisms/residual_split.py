@@ -175,7 +175,7 @@ def assemble_plan(problem: PlanningProblem, name: str, solved: ResidualSolutions
     """Return the plan that measures each set by its solution, with optimal shares.
 
     For Gaussian noise the bound of the sum of spaces is (Σ √bound)², as the error at best shares; there is none for
-    Laplace noise.
+    Laplace noise. A solution's coefficient is its error at the whole budget, and `bound` the least one of any strategy.
     """
     noise = problem.noise
     shares, error = allocate(solved.of_all(lambda one: one.coefficient), noise)

@@ -333,6 +333,10 @@ class _Planner:
         return {key: [self._coefficient(key[0], term) for term in terms] for key, terms in self.demands.terms.items()}
 
     def _coefficient(self, names: AttributeSet, term: TreeTerm) -> float:
+        """Return the error of a term at the whole budget.
+
+        It is scaled from the solution if the term has the queries that were solved, else computed.
+        """
         solution, merged = self.solutions[names]
         if term.sub.signature() == merged.signature():
             return term.sub.scale / merged.scale * solution.coefficient
@@ -342,7 +346,8 @@ class _Planner:
         """Return the mean variance of the queries of each group at privacy cost 1.
 
         With share s a residual's error is total/s (Gaussian) or total/s² (Laplace): the power 1/p − 1 for p of
-        `rooted`.
+        `rooted`. A residual is measured by a strategy with trees (`factors`), `totals` are the variances of its terms
+        at the whole budget, and each group's sum is divided by its weight.
         """
         factors = {key: self.trees(key, weights) for key in self.demands.terms}
         totals = {key: self._totals(key, factor, weights) for key, factor in factors.items()}
@@ -371,7 +376,9 @@ class _Planner:
     def trees(self, key: Key, weights: Floats) -> dict[int, TreeFactor]:
         """Return the strategies on the trees of a residual, by the position of their hierarchy.
 
-        With several hierarchies, the tree of each is the best for given trees of the others, for SWEEPS rounds.
+        With several hierarchies, the tree of each is the best for given trees of the others, for SWEEPS rounds. The
+        first place alone can have a level that is known, and no spreading weights; `levels` are the weights ω_l of the
+        levels of one tree.
         """
         depths = self.demands.depths(key)
         places = [place for place, depth in enumerate(depths) if depth]
@@ -436,6 +443,8 @@ class _Planner:
         """Return the best strategy on the tree of a hierarchy down to `depth`, for weights on its levels.
 
         Strategies are kept by weights on a grid; `known` is the number of the last level that needs no measurement.
+        `place` is the number of the hierarchy; the first (0) measures its root, and the others are centred by the
+        weights `spread`. Each search starts at the logits of the one before.
         """
         grid = _on_grid(weights)
         key = place, grid, id(spread) if place else known
@@ -472,7 +481,10 @@ class _Planner:
         return Plan(self.problem.workload, name, blocks, error, min(bound, error), notes, floor=min(floor, error))
 
     def _block(self, key: Key, trees: Mapping[int, TreeFactor], share: float) -> Block:
-        """Return the block of a residual space: optimised factors of its axes, and trees for its hierarchies."""
+        """Return the block of a residual space: optimised factors of its axes, and trees for its hierarchies.
+
+        A factor with a tree is named by the level of the hierarchy down to which it measures.
+        """
         factors: dict[str, Factor] = dict(zip(key[0], self.solutions[key[0]][0].factors, strict=True))
         for place, depth in enumerate(self.demands.depths(key)):
             if depth:
@@ -483,7 +495,8 @@ class _Planner:
     def bounds(self, weights: Floats) -> tuple[float, float]:
         """Return lower bounds on the error: of these plans, and of all matrix mechanisms (0 if unknown).
 
-        Plans measure each residual alone, at a cost that is the same for all leaves.
+        Plans measure each residual alone, at a cost that is the same for all leaves. With several hierarchies only the
+        bound of these plans is known. `known` is the last level that needs no measurement.
         """
         names = list(dict.fromkeys(own for own, _ in self.demands.terms))
         tables = [self._tables(own, weights) for own in names]

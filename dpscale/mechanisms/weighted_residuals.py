@@ -218,7 +218,8 @@ def _plan_unweighted(
 ) -> Plan:
     """Return the best plan on few cells, where one strategy may measure the whole workload.
 
-    Weights then have no effect, and the bound of the strategy is one over all mechanisms.
+    Weights then have no effect, and the bound of the strategy is one over all mechanisms. The bound of one joint block
+    over all cells, under Gaussian noise, is that of any mechanism; otherwise `exact_floor` gives one.
     """
     split = _plan_weights(problem, tools, solve, {}, sets)
     made = _best_plan(problem, tools, [split])

@@ -132,7 +132,11 @@ def _best(plain: ObjectivePoint, ends: list[ObjectivePoint]) -> WeightSearch:
 
 
 def _starts(demands: Demands, noise: str, curve: ObjectivePoint, work: float) -> list[list[Floats]]:
-    """Return starting profiles: the optimum of the products alone; for small problems also tilted weights."""
+    """Return starting profiles: the optimum of the products alone; for small problems also tilted weights.
+
+    Profiles are the weights of the axes; a problem of at most LITTLE `work` has two further starts, whose weights fall
+    or rise by TILT along the axes.
+    """
     start = _off_kinks(demands, [_mirrored(demands, kind, u) for kind, u in enumerate(curve.profiles)])
     if curve.value > 0:
         products = WeightObjective(demands, noise, 0, TOLERANCE)

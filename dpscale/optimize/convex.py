@@ -40,6 +40,10 @@ class DualPoint:
     """One μ with its trace tr M^½, the diagonal of X (`leverage`) on the orbits, and the ratio of primal to dual."""
 
     def __init__(self, blocks: SymmetryBlocks, weights: Floats) -> None:
+        """Decompose M in each block of symmetric cells: its eigenvalues `values`, and its rows in the eigenvectors.
+
+        The rows of a block are F on its orbits, and M = rows · diag(weights) · rowsᵀ; `values` are kept above 0.
+        """
         self.blocks, self.weights = blocks, weights
         self.rotated: list[Floats] = []
         self.values: list[Floats] = []
@@ -64,7 +68,11 @@ class DualPoint:
         return np.asarray(np.linalg.solve(self.curvature() + np.diag(diagonal), right))
 
     def root(self) -> Floats:
-        """Return B with BᵀB = X / max X_ii, on all cells."""
+        """Return B with BᵀB = X / max X_ii, on all cells.
+
+        X = Fᵀ M^(−½) F in the symmetry blocks: eigenvalues to the power −¼ on the rotated rows give a root, and
+        `leverage` is the diagonal of X.
+        """
         parts = [
             self.blocks.expand(block, values[:, None] ** -0.25 * rows)
             for block, rows, values in zip(self.blocks.blocks, self.rotated, self.values, strict=True)
@@ -227,7 +235,11 @@ def optimise(
 def optimise_blocks(
     blocks: SymmetryBlocks, tolerance: float, seconds: float = math.inf, start: Floats | None = None
 ) -> Optimum:
-    """Solve a problem that is split into the blocks of its symmetries; see `optimise`."""
+    """Solve a problem that is split into the blocks of its symmetries; see `optimise`.
+
+    The fixed point comes first; Newton's method (`polish`) follows if the gap is above `tolerance` and its work
+    affordable. `ratio` − 1 is the certified relative gap.
+    """
     deadline = time.monotonic() + seconds
     best = fixed_point(blocks, tolerance, deadline, start)
     if best.ratio - 1 > tolerance and time.monotonic() < deadline and _newton_work(blocks) <= NEWTON_WORK:
@@ -322,7 +334,8 @@ def iterate_fixed_point(
     """Run the fixed-point iteration on μ with Anderson mixing; return the best point evaluated.
 
     The step is log μ ← log μ + 2 log(X_ii / tr M^½), see the module; weights are scaled to sum 1 before each
-    evaluation.
+    evaluation. μ are the weights of the cells, `leverage` X_ii and `trace` tr M^½; `ratio` is the primal over the dual
+    value, so ratio − 1 is the gap. Numbers of 1e-300 keep logarithms finite.
     """
     best = evaluate(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))

@@ -193,7 +193,11 @@ def set_gram(part: WorkloadPart, attributes: AttributeSet, relative: bool = Fals
 
 
 def _rows_gram(part: WorkloadPart, attributes: AttributeSet, relative: bool) -> Floats:
-    """Return Σ weight · qᵀq over the queries of a joint family or an array."""
+    """Return Σ weight · qᵀq over the queries of a joint family or an array.
+
+    If `relative`, each query q is divided by its length, so that its weight is divided by |q|²; queries of zeros count
+    nothing.
+    """
     queries = part.queries(attributes)
     flat = queries.reshape(len(queries), -1)
     weights = part.query_weights(attributes)

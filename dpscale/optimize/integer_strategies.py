@@ -184,7 +184,11 @@ MANY_CELLS = 256
 
 
 def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float, noise: str) -> Block:
-    """Return the block of a product of one matrix per attribute; an attribute that is only summed is omitted."""
+    """Return the block of a product of one matrix per attribute; an attribute that is only summed is omitted.
+
+    Matrices are rounded to integers, with the bits that `bits_for` gives for the number of matrices other than the
+    identity. `share` is lowered by BELOW_ONE, so that the sum of all shares does not exceed 1 by rounding.
+    """
     measured = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
     bits = bits_for(sum(not _is_identity(matrix) for _, matrix in measured))
     factors = tuple(rounded(matrix, bits) for _, matrix in measured)

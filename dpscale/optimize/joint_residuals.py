@@ -72,7 +72,8 @@ class JointSpaces:
         """Return the integer strategy near the optimum, which spans all the spaces; None if rounding loses rank.
 
         The bound is of the rows without the ridge. The ridge gives small weight to directions that no query needs, so
-        that the strategy spans all spaces after rounding.
+        that the strategy spans all spaces after rounding. `solve` is the general solver. Of many cells, the tolerance
+        is larger (LOOSELY). EVEN is the share of even weights, which keeps every cell measured.
         """
         scale = math.sqrt(float((self.rows**2).sum()))
         compressed_rows = compressed(np.concatenate([self.rows, self.ridge]) / scale)

@@ -187,7 +187,11 @@ class LinearPoint:
 
 
 def long_family(factor: GramFactor, shape: tuple[int, ...], weights: tuple[Weights | None, ...]) -> Family | None:
-    """Return the family of a Gram matrix on one long axis; None if the general solver is needed."""
+    """Return the family of a Gram matrix on one long axis; None if the general solver is needed.
+
+    A family on a long axis is taken if its Gram matrix has a tridiagonal inverse, or if it is invariant under shifts
+    and the axis has no `weights`.
+    """
     family = factor.family
     if family is None or len(shape) != 1 or shape[0] <= LONG:
         return None

@@ -45,7 +45,11 @@ def fit_lines(values: Floats, variances: Floats, starts: Integers, targets: Inte
 def move_shifts(
     values: Floats, variances: Floats, starts: Integers, targets: Integers, shifts: Floats, fresh: bool
 ) -> None:
-    """Solve for the shift of every line, in place."""
+    """Solve for the shift of every line, in place.
+
+    values[starts[l] : starts[l + 1]] are those of line l, of sum targets[l]; a line of sum 0 is left out. If `fresh`,
+    the search starts at the shift without truncated values instead of the given one.
+    """
     for line in range(len(targets)):
         first, last = starts[line], starts[line + 1]
         if targets[line] > 0:
@@ -141,7 +145,8 @@ def fit_grid(
     """Fit one grid by weighted least squares to its row and column sums; return how far the column sums are off.
 
     A fitted value is max(value + variance · (shift of its row + shift of its column), 0). Shifts of rows and of columns
-    are solved in turn, `across` and `down`.
+    are solved in turn, `across` and `down`. Cells in a row or a column of sum 0 stay at 0. The passes end at `sweeps`,
+    or when a column sum is off by at most `close`.
     """
     height, width = values.shape
     free, spread = np.zeros((height, width)), np.zeros((height, width))
@@ -178,7 +183,9 @@ def _column_steps(values: Floats, spread: Floats, across: Floats, down: Floats, 
     """Solve for the shifts of all columns, in place, by Newton's method; return how far column sums were off before.
 
     Each column's Newton step is its missing sum over the slope (`active`); with no positive value, the step is to the
-    shift at which no value is truncated.
+    shift at which no value is truncated. `across` and `down` are the shifts of rows and columns; a fitted value is
+    max(value + spread · (across + down), 0). `everything` and `slope` are the sums over all values as if none was
+    truncated.
     """
     height, width = values.shape
     before = 0.0
@@ -219,7 +226,8 @@ def round_grid(fitted: Floats, allowed: Flags, rows: Integers, columns: Integers
     Values are rounded down or up as far as that is possible. If the fit was not exact, some move further.
 
     `surplus` is the sum of each column less its target, after the rows are rounded; `low` and `high` limit each cell to
-    its rounded values, and in the second round to 0 and no upper limit.
+    its rounded values, and in the second round to 0 and no upper limit. `whole` receives the result. NEAR allows for
+    rounding errors of a fit that is an integer; the limit 2^62 stands for none.
     """
     height, width = fitted.shape
     low, high = np.zeros((height, width), np.int64), np.zeros((height, width), np.int64)
@@ -314,7 +322,11 @@ def _offer(fitted: Floats, whole: Integers, low: Integers, high: Integers, i: in
 def _offer_again(
     fitted: Floats, whole: Integers, low: Integers, high: Integers, i: int, cost: Floats, row: Integers
 ) -> None:
-    """Find the cheapest rows again after a change of row i."""
+    """Find the cheapest rows again after a change of row i.
+
+    `row[j, k]` is the row that is the cheapest for a move from column j to k, and `cost[j, k]` its cost; arcs of row i
+    are searched over all rows, since its costs changed.
+    """
     height, width = fitted.shape
     for j in range(width):
         for k in range(width):

@@ -81,7 +81,9 @@ def optimise_p_identity(
 def starting_points(n: int, p: int | None, starts: int | None, seed: int, warm: Floats | None) -> list[Floats]:
     """Return the parameters from which the first descents start, the last those of an earlier strategy.
 
-    Entries of Θ are uniform on [0, 1) or [0, 5), in turn. The number of starts decreases with the number of cells.
+    Entries of Θ are uniform on [0, 1) or [0, 5), in turn. The number of starts decreases with the number of cells. `n`
+    is the number of cells and `p` the rows of Θ, by default a fraction of the cells; `warm` is the Θ of the earlier
+    strategy.
     """
     generator = np.random.default_rng(seed)
     rows = p or max(min(n, FEWEST_QUERIES), n // CELLS_PER_QUERY)

@@ -171,7 +171,11 @@ def _solved(new: Mapping[bytes, AttributeProblem], each: ParallelMap) -> dict[by
 def _run_starts(
     new: Mapping[bytes, AttributeProblem], starts: Mapping[bytes, Sequence[Floats]], steps: int, each: ParallelMap
 ) -> dict[bytes, list[PIdentity]]:
-    """Return the ends of the searches from all starts of all problems."""
+    """Return the ends of the searches from all starts of all problems.
+
+    A task has the Gram matrix, a start, and the number of steps, which is smaller for a rough problem. Results are
+    grouped by problem again.
+    """
     tasks = []
     for key, of_problem in starts.items():
         most_steps = ROUGH_STEPS if new[key].is_rough else steps

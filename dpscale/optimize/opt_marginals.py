@@ -123,7 +123,10 @@ def attribute_strategies(
 
 
 def _attribute_strategy(grams: dict[str, Floats], noise: Noise, of_total: float) -> Floats:
-    """Return the strategy of an attribute for the mean of its queries' Gram matrices and a fraction of the total."""
+    """Return the strategy of an attribute for the mean of its queries' Gram matrices and a fraction of the total.
+
+    Gram matrices are scaled to trace 1; a constant one is that of the total, which `of_total` adds instead.
+    """
     size = len(next(iter(grams.values())))
     normed = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
     mixed = np.sum(normed, axis=0) + np.full((size, size), of_total / size)
@@ -136,7 +139,11 @@ def norm(theta: Floats, noise: Noise) -> float:
 
 
 def marginal_error(traces: Floats, u: Floats, sizes: tuple[float, ...]) -> float:
-    """Return Σ_τ t_τ/λ_τ (theorem 11); inf if a residual space of the workload is not measured."""
+    """Return Σ_τ t_τ/λ_τ (theorem 11); inf if a residual space of the workload is not measured.
+
+    t_τ is the trace of the workload on the residual space τ (`traces`), λ_τ the eigenvalue of the strategy there, and u
+    are the squared weights of the marginals.
+    """
     levels = eigenvalues(u, sizes)
     needed = traces > 0
     if (levels[needed] <= 0).any():
@@ -171,7 +178,9 @@ def _laplace(traces: Floats, gaussian: Floats, sizes: tuple[float, ...], wanted:
     """Return the best of several local optima, θ of L1 norm 1.
 
     Powers fall to 1 in a continuation: each descent starts at the end of the one before, of sum 1 and with a little
-    even weight, since zero weights have slope 0.
+    even weight, since zero weights have slope 0. θ are the weights of the marginals and `traces` the traces of the
+    workload on the residual spaces; `wanted` marks the sets of the workload. At last, marginals are merged where that
+    lowers the error.
     """
     generator = np.random.default_rng(seed)
     optima = []
@@ -197,7 +206,11 @@ def _starts(
 
 
 def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callable[[Floats], tuple[float, Floats]]:
-    """Return the function 2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
+    """Return the function 2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0.
+
+    λ are the eigenvalues of the strategy with squared weights θ², and t the traces of the workload on the residual
+    spaces.
+    """
 
     def function(flat: Floats) -> tuple[float, Floats]:
         """Return the logarithm of the error at norm 1, and its slope.
@@ -233,6 +246,7 @@ def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: 
     """Replace two marginals by their union, or drop one, and descend again, while the error decreases.
 
     The best of the tried changes, before a descent, is continued; it must lower the error by the fraction 10⁻⁶.
+    `traces` are those of the workload on residual spaces, `theta` the weights of the marginals, of sum 1.
     """
     error = marginal_error(traces, theta**2, sizes)
     for _ in range(MERGE_ROUNDS):

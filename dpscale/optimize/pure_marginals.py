@@ -189,7 +189,8 @@ class MarginalSearch:
         """Return the result of the best move of the first batch that has one; None if there is none.
 
         Moves are tried in random order by batches of BATCH. A move counts if its error is lower by the fraction SURELY
-        after a few steps, and again after the weights are fitted.
+        after a few steps, and again after the weights are fitted. `weights` and `errors` are those of the batch; the
+        search ends without a move when `work` exceeds WORK.
         """
         moves = list(self._moves(best))
         order = generator.permutation(len(moves)).tolist()

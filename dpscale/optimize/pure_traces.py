@@ -97,7 +97,10 @@ class AttributeStrategies:
 
     @cached_property
     def traces(self) -> ResidualTraces:
-        """Traces of the workload at these strategies."""
+        """Traces of the workload at these strategies.
+
+        A space is a bit mask of attributes. Traces below NOTHING times the largest are rounding errors and are dropped.
+        """
         total: dict[int, float] = defaultdict(float)
         for product in self.union.products:
             for space, value in self._subsets(product, _named(product)):

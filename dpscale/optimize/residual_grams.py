@@ -346,7 +346,8 @@ class _Spaces:
     def _leaves(self, part: WorkloadPart, names: AttributeSet) -> list[Left]:
         """Return what the queries of a set contribute to each residual: its axes, and the number of the term.
 
-        A term, with its kinds of attributes and families, is the same for many sets, so it is numbered once.
+        A term, with its kinds of attributes and families, is the same for many sets, so it is numbered once. The axes
+        of a residual are the centred ones; `kind_of` has the kind of each attribute.
         """
         kinds = tuple([self.kind_of[name] for name in names])
         if not part.factorizes and part.key(names) not in self.queries:

@@ -430,7 +430,10 @@ def _problem_of(
     based: bool,
     known: dict[str, AnyProblem],
 ) -> AnyProblem:
-    """Return the problem of a factor, from `known` by its key if it is there: of a wide, a long or another axis."""
+    """Return the problem of a factor, from `known` by its key if it is there: of a wide, a long or another axis.
+
+    `based` says whether strategies may be integer combinations of a basis of the queries.
+    """
     family = long_family(factor, shape, weights) if based and isinstance(factor, GramFactor) else None
     if isinstance(factor, WideGram):
         known.setdefault(factor.key, wide_problem(factor))

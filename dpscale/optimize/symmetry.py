@@ -170,7 +170,10 @@ def _orbits(shape: tuple[int, ...], kept: tuple[bool, ...]) -> _Orbits:
 
 
 def _group(permutations: list[Integers], size: int) -> list[tuple[Integers, tuple[int, ...]]]:
-    """Return all products of the involutions, each with its exponents."""
+    """Return all products of the involutions, each with its exponents.
+
+    `permutations` are commuting involutions of the cells, so each occurs in a product at most once.
+    """
     group = []
     for exponents in product((0, 1), repeat=len(permutations)):
         image = np.arange(size)
@@ -203,7 +206,11 @@ def _block(rows: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock | None:
 
 
 def _block_of_gram(gram: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock | None:
-    """Return the block of one character from the Gram matrix, which is smaller than rows that outnumber the cells."""
+    """Return the block of one character from the Gram matrix, which is smaller than rows that outnumber the cells.
+
+    `sign` is the character: the sign of each cell under the permutations. A block without queries is None; the rows are
+    divided by the roots of the sizes of the orbits.
+    """
     projected = _projected(_projected(gram, orbits, sign).T, orbits, sign)
     if np.trace(projected) <= TOLERANCE * np.trace(gram):
         return None

@@ -137,7 +137,11 @@ def _integers(strategy: Floats, bits: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _descend(queries: Floats, periods: int) -> tuple[Floats, float]:
-    """Return the end of the searches, and a lower bound of the mean variance; 0 if none is known."""
+    """Return the end of the searches, and a lower bound of the mean variance; 0 if none is known.
+
+    Each power of the norm starts at the strategy of the one before. With few sets of periods, the cost is exact over
+    all sets and gives a bound; else it is bounded by rows.
+    """
     size = queries.shape[1]
     has_sets = math.comb(size, periods) * periods * (periods + 1) // 2 <= MOST_PAIRS
     sums = _sums_over_sets(size, periods) if has_sets else None
@@ -236,7 +240,8 @@ def _cost_of_sets(gram: Floats, sums: Any, power: float) -> tuple[float, Floats]
 def _cost_of_rows(gram: Floats, periods: int, power: float) -> tuple[float, Floats]:
     """Return k times the p-norm of the row bounds, and its slopes.
 
-    The row bound of period s is |X[s, s]| plus its k − 1 largest other entries; `chosen` marks these.
+    The row bound of period s is |X[s, s]| plus its k − 1 largest other entries; `chosen` marks these. X is `gram`, and
+    k = `periods` is the number of periods that a unit can be in.
     """
     sizes = np.abs(gram)
     others = sizes - np.diag(np.diag(sizes))

@@ -483,7 +483,9 @@ def _leaf_slopes(
     """Return the derivative of the trace by the weight of one leaf of each class: the reverse of the pass upwards.
 
     With h = `height`, r = 1 + ω h/t² of a node: ∂ log r/∂h = (ω/t²)/r, and F = h/r has ∂F/∂h = 1/r². Each class counts
-    with its number of nodes, and at the end the derivative is divided among the leaves of a class.
+    with its number of nodes, and at the end the derivative is divided among the leaves of a class. ω are `weights` of
+    the levels, t² is `squared` at the nodes of the quadrature of width `step`, and `passed` is what the level above
+    hands down to its children.
     """
     passed = np.zeros((1, len(squared)))
     slope = passed
@@ -560,7 +562,8 @@ def _dense_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
     """Return the bound of few cells, with weights of the cells that are no product.
 
     The Gram matrix of all cells is built, and the weights λ follow the fixed point λ_j ← (M^½)_jj / tr M^½ from equal
-    weights, while the bound (tr M^½)² improves by the fraction GAIN.
+    weights, while the bound (tr M^½)² improves by the fraction GAIN. `table` has the weight of each combination of
+    levels, one axis for each tree.
     """
     levels = [
         [own.T.astype(np.float64) for own in group_class.tree.sums(np.eye(group_class.tree.sizes[-1]))]

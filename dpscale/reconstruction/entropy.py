@@ -98,7 +98,11 @@ class LowOrder:
     def fit_tables(
         self, tables: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
     ) -> dict[AttributeSet, Floats]:
-        """Return copies of tables, scaled to the 1-way marginals and to the tables inside each."""
+        """Return copies of tables, scaled to the 1-way marginals and to the tables inside each.
+
+        `rounds` and `tolerance` limit the proportional fit. Many triples are fitted by compiled loops, others one by
+        one.
+        """
         if len(self.tables) > 8 and all(len(names) == 3 for names in tables):
             return self._triples.fit_tables(tables, rounds, tolerance)
         return {
@@ -201,7 +205,11 @@ class LowOrder:
         return [(tuple(names.index(name) for name in subset), self.tables[subset]) for subset in largest]
 
     def disagreement(self, one: AttributeSet, other: AttributeSet) -> float:
-        """Return the share of the total on which two targets differ on common attributes: half the L1 distance."""
+        """Return the share of the total on which two targets differ on common attributes: half the L1 distance.
+
+        The margins are those over groups of the common attributes; without a common one they agree. Half the L1
+        distance is the number of counts to move.
+        """
         common = tuple(name for name in self.ones if name in one and name in other)
         if not common:
             return 0.0

@@ -173,7 +173,8 @@ class _UniformBatch:
         """Return the standard errors of all queries, shape (sets, …): of sums over independent residuals.
 
         A residual contributes its noise variance times, for each axis, the variance of the query at unit noise, or its
-        squared mean if the axis is not in the residual.
+        squared mean if the axis is not in the residual. A pattern is the axes of a residual within the set, `places`
+        the block that measures it in each set, and `variances` the noise variance of a block.
         """
         total: Floats = np.zeros(())
         for number, pattern in enumerate(self.patterns):
@@ -239,6 +240,10 @@ class LeastSquaresEstimates:
     """
 
     def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Floats]) -> None:
+        """Take `read`, which returns the values of a block, and start empty caches.
+
+        Estimated residuals are cached by set, a marginal for the last block, and estimates from one block by number.
+        """
         self.plan, self.variances, self._read = plan, variances, read
         self._residuals: OrderedDict[AttributeSet, Floats] = OrderedDict()
         self._cached_bytes = 0
@@ -371,7 +376,8 @@ class LeastSquaresEstimates:
         """Return the estimated residual on exactly these attributes, centred along every axis.
 
         A residual of a public total is exact. Otherwise it is the weighted average over the blocks that measure it
-        (`sources`).
+        (`sources`). `weight` is that of a source in the average, and `axis_profiles` are the weights by which totals
+        are spread on the axes.
         """
         if subset in self._residuals:
             self._residuals.move_to_end(subset)
@@ -394,7 +400,8 @@ class LeastSquaresEstimates:
     def _block_residual(self, index: int, subset: AttributeSet) -> Floats:
         """Return the estimate of a residual from one block.
 
-        A whole block gives the residual of its estimated marginal; another block measures the residual itself.
+        A whole block gives the residual of its estimated marginal; another block measures the residual itself. A joint
+        strategy measures all axes together; otherwise each axis has a factor.
         """
         block = self.plan.blocks[index]
         if block.whole or block.residual_sets != [subset]:
@@ -437,14 +444,21 @@ class LeastSquaresEstimates:
         return self if index is None else self._alone(index)
 
     def _alone(self, index: int) -> LeastSquaresEstimates:
-        """Return the estimates from one block."""
+        """Return the estimates from one block.
+
+        The plan has only the block at `index`, whose number in it is 0; `read` still reads the original place.
+        """
         if index not in self._single:
             plan = replace(self.plan, blocks=self.plan.blocks.take(np.array([index])))
             self._single[index] = LeastSquaresEstimates(plan, [self.variances[index]], lambda _: self._read(index))
         return self._single[index]
 
     def span_answers(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
-        """Return answers from the measured residuals; a residual that no query needs counts as zero."""
+        """Return answers from the measured residuals; a residual that no query needs counts as zero.
+
+        `source` gives the estimates that answer the part, these or those of one block. `blocks.part` gives the part on
+        merged cells.
+        """
         if (source := self.source(part, attributes)) is not self:
             return source.span_answers(part, attributes)
 

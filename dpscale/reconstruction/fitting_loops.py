@@ -19,7 +19,9 @@ FEW = 1 << 15  # entries of arrays that Python fits within milliseconds
 def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, tolerance: float) -> None:
     """Fit a pair to its two 1-way marginals by proportional fitting, in place.
 
-    `moved` and `back` are the L1 distances of the row and column sums from their targets before each scaling.
+    `moved` and `back` are the L1 distances of the row and column sums from their targets before each scaling. A sum
+    below LEAST is taken as LEAST, so that no division is by zero. Rounds end when both distances are at most
+    `tolerance`.
     """
     height, width = table.shape
     for _ in range(rounds):

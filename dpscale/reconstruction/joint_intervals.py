@@ -125,7 +125,10 @@ class _Noise:
         return part.batch_answers(names, total).reshape(self.draws, -1)
 
     def _tree_answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
-        """Return the errors of answers over a level of a hierarchy, one draw after another."""
+        """Return the errors of answers over a level of a hierarchy, one draw after another.
+
+        Each draw has estimates of its noise alone; `_read` gives the noise of a block with the draws on the last axis.
+        """
 
         def one(draw: int) -> Floats:
             redrawn = TreeEstimates(self.plan, self.estimates.variances, lambda index: self._read(index)[..., draw])
@@ -134,7 +137,11 @@ class _Noise:
         return np.stack([one(draw) for draw in range(self.draws)])
 
     def _block_noise(self, index: int, subset: AttributeSet) -> Floats:
-        """Return the noise of a residual that comes from one block."""
+        """Return the noise of a residual that comes from one block.
+
+        A whole block has noise on its marginal, from which that of the residual follows; its first axis is that of the
+        draws.
+        """
         block, values = self.plan.blocks[index], self._read(index)
         if block.whole or block.residual_sets != [subset]:
             axes = [block.attributes.index(name) for name in subset]

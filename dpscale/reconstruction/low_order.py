@@ -141,6 +141,7 @@ class _PairShrinkage:
     def of(
         cls, model: LowOrder, paired: PairArrays, residuals: Sequence[NoisyResidual], rule_tables: Tables
     ) -> _PairShrinkage:
+        """`flat` has the residuals of all pairs one after the other; tables by rules are kept for the pairs only."""
         flat = np.concatenate([residual.values.reshape(-1) for residual in residuals])
         with_rules = {names: table for names, table in rule_tables.items() if names in set(paired.names)}
         return cls(model, paired, flat, np.array([residual.deviation for residual in residuals]), with_rules)
@@ -158,7 +159,11 @@ class _PairShrinkage:
         return self._fit([*tables, *(near(self.paired, own, reach) for own in tables for reach in NEIGHBOUR_REACHES)])
 
     def chained(self, links: PairLinks) -> Floats:
-        """Shrink towards the nearest chains."""
+        """Shrink towards the nearest chains.
+
+        `nearest` are the chains nearest to the noisy tables; with tables by rules, an expectation that has these tables
+        is tried too.
+        """
         noisy = self.paired.noisy(self.residuals, self.paired.independent())
         nearest = self._expected(links.nearest(self.paired, noisy))
         if not self.rule_tables:

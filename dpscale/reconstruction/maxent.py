@@ -81,7 +81,11 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
 
 
 def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: ParallelMap) -> None:
-    """Write the model, and the errors and consistent targets that the options request, once."""
+    """Write the model, and the errors and consistent targets that the options request, once.
+
+    Each file is written only if it is missing, so that an interrupted run continues. `options.implied` "model" adds
+    pairs from a pairwise model.
+    """
     if (folder / MODEL).exists():
         model = read_model(folder / MODEL)
     else:

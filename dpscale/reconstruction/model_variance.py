@@ -111,7 +111,11 @@ def _explained(names: AttributeSet, known: Collection[AttributeSet], margin: Mar
 def _touched_margin(
     model: LowOrder, cells: Floats, names: AttributeSet, rows: Sequence[Rows], subset: AttributeSet, grouped: bool
 ) -> Floats:
-    """Return the part of a margin that each query touches: the cells of the query, or the groups of these cells."""
+    """Return the part of a margin that each query touches: the cells of the query, or the groups of these cells.
+
+    `subset` are the attributes of the margin; `grouped` selects the groups. LEAST keeps a margin above 0, because it
+    divides.
+    """
     values = cells.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in subset), keepdims=True)
     for axis, name in enumerate(names):
         if name in subset:

@@ -148,7 +148,10 @@ def fit_every(
     rounds: int,
     tolerance: float,
 ) -> None:
-    """Fit every pair to its two 1-way marginals by proportional fitting, in place."""
+    """Fit every pair to its two 1-way marginals by proportional fitting, in place.
+
+    ones[at[i] : at[i + 1]] is the marginal of attribute i, tables[starts[t] : starts[t + 1]] the table of pair t.
+    """
     for t in range(len(pairs)):
         i, j = pairs[t, 0], pairs[t, 1]
         rows, columns = ones[at[i] : at[i + 1]], ones[at[j] : at[j + 1]]
@@ -271,7 +274,11 @@ def multiply(
     place: Integers,
     cells: Floats,
 ) -> None:
-    """Write the tables of independent attributes."""
+    """Write the tables of independent attributes.
+
+    threes[t] are the attributes of triple t, whose table starts at starts[t]; ones[at[i] : at[i + 1]] is the marginal
+    of attribute i, of sum `total`. `place` and `cells` are not used.
+    """
     for t in range(len(threes)):
         i, j, k, cell = threes[t, 0], threes[t, 1], threes[t, 2], starts[t]
         for a in range(at[i], at[i + 1]):

@@ -407,7 +407,11 @@ def pair_blocks(u: Expected, v: Expected, sums: tuple[NoisySums, NoisySums, Nois
 def _blocks(
     departed: Floats, curvature: Floats, carried: Floats, kinds: Integers, variance: float
 ) -> list[ShrinkageBlock]:
-    """Return the parts of a table by kind of cell, each with its departures, curvatures and the noise's deviation."""
+    """Return the parts of a table by kind of cell, each with its departures, curvatures and the noise's deviation.
+
+    `departed` are the departures of the cells, `kinds` the number of the kind of each cell, `variance` that of the
+    noise.
+    """
     return [
         ShrinkageBlock(departed[kinds == i], curvature[kinds == i], carried[kinds == i], variance**0.5)
         for i in np.unique(kinds)

@@ -109,7 +109,11 @@ class _LinkIndex:
 def _separate_remaining(
     pairs: Integers, groups: tuple[_LinkIndex, _LinkIndex], twice: Integers, rows: int, stream: PublicStream
 ) -> None:
-    """Swap duplicates without increasing their number: of several tries, the first that reduces it."""
+    """Swap duplicates without increasing their number: of several tries, the first that reduces it.
+
+    `twice` are the positions of duplicate links; a link is the number parent · `rows` + child, and `there` counts these
+    numbers. Rounds exchange with random links of the same profile, on either side in turn.
+    """
     there: Counter[int] = Counter()
     for number in range(ROUNDS):
         if not len(twice):
@@ -199,7 +203,11 @@ def remove_loops(pairs: Integers, profiles: Integers, stream: PublicStream, one_
 
 
 def _remove_loop(pairs: Integers, i: int, tried: list[int], number: int, there: Counter[int]) -> None:
-    """Exchange the end of a row's link to itself with the first link that creates neither a loop nor a duplicate."""
+    """Exchange the end of a row's link to itself with the first link that creates neither a loop nor a duplicate.
+
+    `i` is the position of the link and `tried` those of others; a link is the number row · `number` + end, and `there`
+    counts these numbers.
+    """
     row, end = pairs[i].tolist()
     for j in tried if row == end else ():
         a, b = pairs[j].tolist()
@@ -393,7 +401,8 @@ class ChildModel:
         """Return the links between parents and children of these profiles, as positions, shape (links, 2).
 
         Without groups, `one` and `two` are the rows by profile, and the links are rounded by profile; with groups by
-        group, and `each` has the expected links of every parent.
+        group, and `each` has the expected links of every parent. `above` and `below` are the profile numbers of the
+        rows; `whole` are integer links, `ends` the degree of each parent.
         """
         one, two = (rows_of_profiles(side, of)[0] for side, of in zip(self.sides, (above, below), strict=True))
         if self.groups is None:

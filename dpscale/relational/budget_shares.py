@@ -216,7 +216,10 @@ def _refined(question: LinkProblem, u: Expected, v: Expected, start: Floats) -> 
 
 
 def _valued(question: LinkProblem, u: Expected, v: Expected, logits: Floats) -> Shares:
-    """Evaluate shares, without those below LEAST; a known side has a practically infinite precision, at no cost."""
+    """Evaluate shares, without those below LEAST; a known side has a practically infinite precision, at no cost.
+
+    Shares of the budget follow from `logits` by softmax. The objective is summed over the scales of PRIORS.
+    """
     weights = np.exp(logits - logits.max())
     weights /= weights.sum()
     precisions = _scaled(question, u.features, v.features, np.where(weights < LEAST, 0.0, weights))

@@ -98,7 +98,11 @@ def poisson_degrees(links: float, rows: int, most: int) -> Floats:
 def limit_links(
     links: Floats, u: Side, v: Side, most_u: int | None, most_v: int | None, stream: PublicStream
 ) -> Floats:
-    """Return the links without those that exceed the capacity of a profile's rows; a bound of None is no bound."""
+    """Return the links without those that exceed the capacity of a profile's rows; a bound of None is no bound.
+
+    `most_u` and `most_v` bound the links of a row; what exceeds the bound times the rows of a profile is removed at
+    random.
+    """
     links = links.copy()
     for axis, side, most in ((1, u, most_u), (0, v, most_v)):
         if most is None:
@@ -228,7 +232,8 @@ def sample_degrees(
     """Sample degrees with the dispersion of the noisy counts of rows up to the grid's degrees; `sigma`: their noise.
 
     The logarithm of a degree has the variance of the noisy counts (`wanted`); that of the expected links is `known`,
-    and a random factor has the rest (`free`).
+    and a random factor has the rest (`free`). `each` has the expected links of each row, and `at_most` the noisy
+    counts. Ranks of rows (`place`) are by kind and then by expected links, so that the factor varies in each kind.
     """
     known, wanted = (np.log(np.maximum(one, LOW)) for one in (each, _sorted(at_most, sigma, side.rows)))
     free = max(float(wanted.var() - known.var()), 0.0) / max(float(wanted.var()), LEAST_DEGREE)

@@ -435,7 +435,9 @@ def _move(dates: Integers, places: Positions, tables: HistoryTables, noisy: Floa
           stream: PublicStream) -> None:  # fmt: skip
     """Move dates, in place, until the table of consecutive dates is near its target.
 
-    `now` is weighted like the target; both are divided by the weight, so `off` is in pairs of children.
+    `now` is weighted like the target; both are divided by the weight, so `off` is in pairs of children. `dates` are
+    those of all children, and `places.inner` the positions that are neither the first nor the last of a parent. A table
+    of two dates in succession has count · count cells.
     """
     inner, count = places.inner, tables.sizes[tables.order]
     if not len(inner):

@@ -91,7 +91,11 @@ def repair_links(pairs: Integers, links: PossibleLinks, stream: PublicStream) ->
 
 
 def _any_place(count: int, rest: Integers, pairs: Integers, links: PossibleLinks) -> Integers:
-    """Return parents for children without a possible one: places that became free, then any within the bound."""
+    """Return parents for children without a possible one: places that became free, then any within the bound.
+
+    `rest` are the parents of free places, and `pairs` the links so far. If free places are too few, parents below the
+    bound of links follow, each as often as it has room.
+    """
     if links.bound is None:
         return rest[:count]
 

@@ -34,7 +34,10 @@ def add_marginals(weights: Floats, first: Integers, second: Integers, out: Float
 
 @compiled("void(float64[::1], int64[:, ::1], int64[:, ::1], float64[::1])")
 def pull_back(marginals: Floats, first: Integers, second: Integers, out: Floats) -> None:
-    """Add to every cell its entry of every marginal: the adjoint of `add_marginals`."""
+    """Add to every cell its entry of every marginal: the adjoint of `add_marginals`.
+
+    Cell (a, b) of a table of `width` columns has the entry first[a, k] + second[b, k] of marginal k.
+    """
     width = len(second)
     for cell in range(len(out)):
         a, b = cell // width, cell % width
@@ -108,7 +111,8 @@ def improve(links: Floats, floors: Floats, caps: Floats, first: Integers, second
     """Move links from `sources` to `ends` if all marginals together approach their targets; return the number moved.
 
     `links` are integers, each the floor of its target or one more; `off` are the marginals of the links minus the
-    targets. Both are changed in place.
+    targets. Both are changed in place. A move is from cell (a, b) to cell (c, d); `first` and `second` give the entries
+    of the marginals of a cell. A cell gains a link only up to its floor plus 1 and its cap.
     """
     width, moved = len(second), 0
     for t in range(len(sources)):
@@ -130,7 +134,10 @@ def improve(links: Floats, floors: Floats, caps: Floats, first: Integers, second
 )
 def improve_columns(links: Floats, floors: Floats, rooms: Floats, first: Integers, second: Integers, off: Floats,
                     sources: Integers, ends: Integers) -> int:  # fmt: skip
-    """Move links as `improve` does, within columns: cells may be one link off, and `rooms` bound the rows."""
+    """Move links as `improve` does, within columns: cells may be one link off, and `rooms` bound the rows.
+
+    `totals` are the sums of the rows; a move must leave that of the row c of its end within rooms[c].
+    """
     width, moved = len(second), 0
     totals = np.zeros(len(rooms))
     for cell in range(len(links)):
@@ -173,7 +180,9 @@ def placement_cost(
     """Return the cost of adding a child to a parent (+1) or removing it (−1), among all siblings except `instead`.
 
     A cost is the change of Σ off². Pairs of siblings weigh 1/(number of children − 1); each pair is in two cells, in
-    both orders.
+    both orders. `order[begins[p] : begins[p + 1]]` are the children of parent p, `of_u` and `of_v` the profiles, and
+    first[u, k] + second[v, k] the entry of marginal k. `factor` is the weight of the marginals against the tables of
+    siblings.
     """
     cost = 0.0
     for k in range(first.shape[1]):
@@ -258,7 +267,8 @@ def add_siblings(rows: Integers, begins: Integers, weights: Integers, sizes: Int
                  starts: Integers, out: Integers) -> None:  # fmt: skip
     """Add the weight of its parent to the cell of each ordered pair of different siblings in each table.
 
-    `rows[begins[p] : begins[p + 1]]` are the children of parent p.
+    `rows[begins[p] : begins[p + 1]]` are the children of parent p. `pairs` are the columns (i, j) of each table,
+    `sizes` their numbers of values, and starts[t] is the first cell of table t.
     """
     for parent in range(len(weights)):
         if weights[parent] == 0:

@@ -198,7 +198,11 @@ def run_rounds(
 
 
 def farthest(cross: Cross, noisy: Floats, estimates: Floats, taken: Sequence[int], number: int | None) -> Sequence[int]:
-    """Return the measured marginals farthest from the estimates in L1, at most `number` of them."""
+    """Return the measured marginals farthest from the estimates in L1, at most `number` of them.
+
+    `taken` are the numbers of the marginals, and `cross.entries` the entries of one. All are returned if `number` is
+    None.
+    """
     if number is None or len(taken) <= number:
         return taken
     distances = {k: np.abs((noisy - estimates)[cross.entries(k)]).sum() for k in taken}
@@ -208,7 +212,8 @@ def farthest(cross: Cross, noisy: Floats, estimates: Floats, taken: Sequence[int
 def descend_slice(fit: Fit, cross: Cross, noisy: Floats, b: Floats, stream: PublicStream) -> Floats:
     """Fit the links between random rows of both sides again, from random links, and return the mean b of each block.
 
-    `inside` are the pairs of rows in the slice; b moves by their share of a block's pairs.
+    `inside` are the pairs of rows in the slice; b moves by their share of a block's pairs. `cap` is the number of pairs
+    of rows of a block; links are scaled to the slice. With less than one link in it, b stays as it is.
     """
     u, v = (_sliced(side, stream) for side in (fit.u, fit.v))
     inside = np.multiply.outer(u.counts, v.counts)

@@ -118,6 +118,7 @@ def _columns(u: int, v: int, order: int = ORDER) -> list[tuple[Columns, Columns]
 
 
 def _code(side: Side, columns: Columns) -> tuple[Integers, int]:
+    """Return for each profile the number of its combination of values in some columns, and their count."""
     code, size = np.zeros(len(side.profiles), np.int64), 1
     for i in columns:
         code, size = code * side.sizes[i] + side.profiles[:, i], size * side.sizes[i]
@@ -131,7 +132,8 @@ def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, stream: PublicS
     """Return integers ≤ caps, shape (p, q), whose sum is the rounded sum of `wanted`.
 
     `off` is the difference of the marginals from those of `wanted`. A proposal moves a link from a cell above its floor
-    to a cell drawn by its remainder (`shares` cumulates them).
+    to a cell drawn by its remainder (`shares` cumulates them). The number of proposals in a pass is PROPOSALS times the
+    sum of the links or of the remainders, whichever is smaller, and at most MOST.
     """
     wanted = np.minimum(wanted, caps)
     links, floors = round_cells(wanted, caps, stream), np.floor(wanted).ravel()

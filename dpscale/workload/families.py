@@ -177,7 +177,10 @@ class ProductQueries(ProductFamily):
         return self._named[attribute]
 
     def mapped(self, change: Callable[[str, Family], Family]) -> ProductQueries:
-        """Return the products of other queries of the attributes, with the same names."""
+        """Return the products of other queries of the attributes, with the same names.
+
+        `change` gets the name of an attribute and its queries. The names of queries (`_named`) stay the same.
+        """
         made = ProductQueries(predicates=self.predicates, label=self.label)
         made._by = {name: change(name, family) for name, family in self._by.items()}
         made._named = self._named
@@ -202,7 +205,10 @@ class ProductQueries(ProductFamily):
         return (domain.ordered([name for name in self._given() if name not in total]),)
 
     def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> ProductQueries:
-        """Return the family with the queries of each attribute of `sets`; refuse attributes without any."""
+        """Return the family with the queries of each attribute of `sets`; refuse attributes without any.
+
+        `_named` has the texts of the queries, `_by` the queries by attribute.
+        """
         check_label(self.title)
         given, checked = self._given(), ProductQueries(predicates=self.predicates, label=self.label)
         for name in dict.fromkeys(name for names in sets for name in names):

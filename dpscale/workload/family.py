@@ -175,6 +175,10 @@ class JointFamily(QueryFamily):
         return True
 
     def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
+        """Return the family; refuse sets of another number of attributes than its degree.
+
+        Without a degree any set fits.
+        """
         for attributes in sets:
             if self.degree is not None and len(attributes) != self.degree:
                 got = f"{len(attributes)} attributes for family {self.name!r}"
@@ -444,7 +448,11 @@ class Family(ProductFamily):
         return ()
 
     def inner_gram(self, cut: Cut, run: BlockRun) -> Floats:
-        """Return the mean Gram matrix within the blocks of a run, up to terms removed by centring, shape (m, m)."""
+        """Return the mean Gram matrix within the blocks of a run, up to terms removed by centring, shape (m, m).
+
+        `run` are the successive blocks of equal size of `cut`. Families that have inner families need no matrix;
+        divided intervals have a closed form; else blocks are cut from the Gram matrix of the axis.
+        """
         families = self.inner_families(cut.size, run.size)
         if families:
             return np.asarray(sum([weight * family.gram(run.size) for family, weight in families]))

@@ -134,7 +134,10 @@ class _Reader(ConditionReader):
         return Predicate(names, np.logical_and(*masks) if word == "and" else np.logical_or(*masks))
 
     def condition(self) -> Predicate:
-        """Read one condition on an attribute, such as `age >= 18`, and return the cells where it holds."""
+        """Read one condition on an attribute, such as `age >= 18`, and return the cells where it holds.
+
+        `place` is the token at which the condition begins, for messages.
+        """
         place = self.next
         name = self.name("the name of an attribute, in `…` if it contains blanks")
         if name not in self.domain.names:

@@ -128,6 +128,7 @@ class QueryCandidates:
         return {names: one for names, one in found.items() if one is not None}
 
     def _over(self, names: AttributeSet, groups: tuple[Groups, ...]) -> CellClasses | None:
+        """Return the classes of the cells of a set under groups, cached by the starts of the groups."""
         key = names, tuple(group.starts for group in groups)
         if key not in self._known:
             self._known[key] = self._classes(names, groups)

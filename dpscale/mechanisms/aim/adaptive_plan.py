@@ -410,7 +410,11 @@ def adaptive_mechanism(
     resumes: frozenset[str],
     **others: Any,
 ) -> Mechanism:
-    """Return the mechanism of a function that plans rounds; see `Mechanism` for the other arguments."""
+    """Return the mechanism of a function that plans rounds; see `Mechanism` for the other arguments.
+
+    `plan` returns the plan of rounds, `forms` maps options to the forms of evidence, and `resumes` are the earlier
+    versions whose plan files are measured as they are.
+    """
 
     def read(folder: Path, problem: PlanningProblem, given: Any) -> AdaptivePlan:
         return read_adaptive_plan(folder, problem, options, plan)

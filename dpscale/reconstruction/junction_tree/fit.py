@@ -110,7 +110,11 @@ class Observed:
         return np.asarray(table)
 
     def apply_transpose(self, values: Floats, runs: Sequence[Groups]) -> Floats:
-        """Apply Kᵀ to an array of the shape of `values`; return a number for every finer cell."""
+        """Apply Kᵀ to an array of the shape of `values`; return a number for every finer cell.
+
+        K is the strategy of the measured set: one matrix for all axes if `joint`, else one for each axis, None for an
+        identity. `runs` are the measured groups in terms of the finer cells.
+        """
         table = values
         if self.joint:
             flat = _explicit(self.operators[0], 0).T @ table.reshape(-1)
@@ -350,7 +354,11 @@ class _Problem:
         return [(one.apply(counts[one.attributes], runs) - one.values) * scale for one, runs, scale in triples]
 
     def apply_transpose(self, scaled: Sequence[Floats]) -> Parts:
-        """Return Σ Kᵀ s/σ on every table."""
+        """Return Σ Kᵀ s/σ on every table.
+
+        σ is the deviation of a measured set, s one of its values and K its strategy; sets with the same attributes are
+        added.
+        """
         sums: Parts = {}
         for one, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
             contribution = one.apply_transpose(values * scale, runs)

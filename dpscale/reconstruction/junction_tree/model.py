@@ -72,7 +72,11 @@ class Conditional:
     values: Floats
 
     def bif_lines(self, names: Mapping[str, str], states: Mapping[str, Sequence[str]]) -> list[str]:
-        """Return the block of this table in the Bayesian Interchange Format: a row for each combination of parents."""
+        """Return the block of this table in the Bayesian Interchange Format: a row for each combination of parents.
+
+        The first axis of `values` is the attribute, the others its parents; `names` and `states` are the texts of
+        attributes and values.
+        """
         given = f" | {', '.join(names[parent] for parent in self.parents)}" if self.parents else ""
         rows = np.moveaxis(self.values, 0, -1).reshape(-1, len(self.values))
         keys = [f"({', '.join(key)})" for key in product(*(states[parent] for parent in self.parents))]
@@ -118,7 +122,10 @@ class GraphicalModel:
         return calibrate(self.tree, self.clique_numbers, self.groups, self.factors, self.cells)
 
     def coarse_marginal(self, names: Sequence[str]) -> Floats:
-        """Return estimated counts over groups, one axis each in the domain's order."""
+        """Return estimated counts over groups, one axis each in the domain's order.
+
+        A set inside a clique is a sum of the clique's table; another one is combined over the tree.
+        """
         ordered = self._ordered(names)
         clique = self.tree.smallest_clique(ordered)
         if clique >= 0:
@@ -130,7 +137,8 @@ class GraphicalModel:
     def marginal(self, names: Sequence[str]) -> Floats:
         """Return estimated counts over cells, one axis per attribute in the given order.
 
-        They are non-negative with sum `total`.
+        They are non-negative with sum `total`. `within` has the shares of the cells of a group, so counts of groups
+        become counts of cells.
         """
         ordered = self._ordered(names)
         table = expanded(self.coarse_marginal(ordered), [self.groups[name] for name in ordered])

@@ -290,7 +290,11 @@ def _upwards(tree: JunctionTree, index: int) -> list[int]:
 
 def _own(tree: JunctionTree, cliques: Sequence[Floats], index: int, shared: AttributeSet,
          received: Sequence[Labelled], wanted: AttributeSet) -> Labelled:  # fmt: skip
-    """Return a clique's probabilities of the relevant attributes, given the attributes shared with the parent."""
+    """Return a clique's probabilities of the relevant attributes, given the attributes shared with the parent.
+
+    `index` is the clique, `shared` the attributes that it has with its parent, `received` the tables of its children,
+    and `wanted` the attributes of the result. Without shared attributes, probabilities are not conditional.
+    """
     clique = tree.cliques[index]
     relevant = {*wanted, *shared, *(name for names, _ in received for name in names)}
     subset = tuple(name for name in clique if name in relevant)

@@ -247,7 +247,11 @@ class Aggregates:
                     "ask for the two values, and subtract them")  # fmt: skip
 
     def _product(self, node: Any) -> Value:
-        """Return a product with a number, or the ratio of two counts or sums."""
+        """Return a product with a number, or the ratio of two counts or sums.
+
+        Parentheses and NULLIF(x, 0) around the right side are removed. `terms` are the sums and counts of a value, so a
+        TermSum without terms is a number; `ends` is the range of the ratio.
+        """
         self._check_division(node)
         right = node.right
         while isinstance(right, exp.Paren):
@@ -296,7 +300,11 @@ class Aggregates:
         self.refuse(node, "a product of a number with a count, sum or ratio", "multiply afterwards")
 
     def _of_records(self, node: Any, where: CellCondition) -> Value:
-        """Return an aggregate over the records that satisfy a condition."""
+        """Return an aggregate over the records that satisfy a condition.
+
+        `where` are the records that WHERE selects. A quantile is a rank; for a descending order, that of share q is the
+        rank 1 − q.
+        """
         match node:
             case exp.Count():
                 return self._count(node, where)
@@ -325,7 +333,10 @@ class Aggregates:
         self.refuse(node, FORMS, "use one of these, without DISTINCT")
 
     def _count(self, node: Any, where: CellCondition) -> Value:
-        """Return COUNT(*), or COUNT of an argument: of the records on which it is not null, or of distinct units."""
+        """Return COUNT(*), or COUNT of an argument: of the records on which it is not null, or of distinct units.
+
+        DISTINCT is allowed for the columns of the privacy unit only.
+        """
         if isinstance(node.this, exp.Star) or node.this is None:
             return self._counted(where)
         if node.expressions:
@@ -353,7 +364,9 @@ class Aggregates:
     def _pieces(self, node: Any, where: CellCondition) -> list[Piece]:
         """Return the parts of an argument: a number, or a multiple of a column, on the records of a condition.
 
-        On other records the argument is null.
+        On other records the argument is null. `where` are the records that are selected. A cast to a fraction changes
+        nothing, a condition is 1 or 0, and an expression without columns is a number; any other one is evaluated on the
+        cells of its attribute.
         """
         match node:
             case exp.Paren():
@@ -389,7 +402,10 @@ class Aggregates:
         return isinstance(node, exp.Predicate | exp.Connector | exp.Not | exp.Boolean)
 
     def _by_cells(self, node: Any, where: CellCondition) -> list[Piece]:
-        """Return an expression on one attribute as a piece for each of its values."""
+        """Return an expression on one attribute as a piece for each of its values.
+
+        OUTSIDE stands for the cell of values outside the domain, whose value is not known; null values have no piece.
+        """
         names = self.scope.names(node)
         if len(names) != 1:
             self.refuse(node, "an argument with one column: x, 2 * x, or CASE WHEN … THEN x ELSE 0 END",
@@ -406,7 +422,10 @@ class Aggregates:
         return pieces
 
     def _multiplied(self, node: Any, where: CellCondition) -> list[Piece]:
-        """Return the parts of a product with a number, a quotient by one, or a product of columns of one attribute."""
+        """Return the parts of a product with a number, a quotient by one, or a product of columns of one attribute.
+
+        `constant` is the side that is a number; two columns of one attribute are a function of its cells.
+        """
         self._check_division(node)
         constant, other = node.right, node.left
         if isinstance(node, exp.Mul) and self.scope.columns(constant):
@@ -542,7 +561,10 @@ class Aggregates:
         return figures, factor * centre, factor * half
 
     def _of_one_kind(self, node: Any, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """Return pieces that are all of one column, or all constants: the cells of an attribute are constants."""
+        """Return pieces that are all of one column, or all constants: the cells of an attribute are constants.
+
+        A piece is a factor times a column, or a constant without one, under a condition.
+        """
         columns = {(piece.column, piece.factor if piece.column else 0.0) for piece in pieces}
         if len(columns) < 2:
             return pieces
@@ -588,7 +610,10 @@ class Aggregates:
         return Spread(figures["q"], figures["t"], figures["n"], half, kind in SAMPLE, kind.startswith("Stddev"))
 
     def _rank(self, node: Any, q: float, where: CellCondition, argument: Any = None) -> Rank:
-        """Return the q-quantile of a column. Raises JobError for anything but an ordered attribute of few values."""
+        """Return the q-quantile of a column. Raises JobError for anything but an ordered attribute of few values.
+
+        `argument` is the column in WITHIN GROUP, otherwise the function has it.
+        """
         column = node.this if argument is None else argument
         if not 0 <= q <= 1:
             self.refuse(node, "a quantile between 0 and 1", "0.5 is the median")

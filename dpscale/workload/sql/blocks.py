@@ -233,7 +233,11 @@ class GroupedQueries:
         self.selection.statement.refuse(self.selection.statement.tree, takes, remedy, got)
 
     def product(self, term: Term) -> TermProduct:
-        """Return the queries of a term: a matrix for each attribute, whose product they are, and joint conditions."""
+        """Return the queries of a term: a matrix for each attribute, whose product they are, and joint conditions.
+
+        `single` are the conditions on one attribute each, 0/1 factors of its cells, `joint` those on several; `entries`
+        is the attribute whose values are summed (`term.row`), empty for a count.
+        """
         condition = self.lifted(term.condition)
         single = {names[0]: flags for names, flags in condition.factors.items() if len(names) == 1}
         joint = CellCondition({names: flags for names, flags in condition.factors.items() if len(names) > 1})
@@ -317,7 +321,10 @@ class GroupedQueries:
         return names, matrices, name, arrays
 
     def part(self, matrices: dict[str, Matrix], weight: float = 1.0) -> WorkloadPart:
-        """Return the products of matrices as a part of a workload."""
+        """Return the products of matrices as a part of a workload.
+
+        Without any matrix the part is the total, which is a query on any attribute.
+        """
         families: dict[str, Any] = {}
         for name, matrix in matrices.items():
             texts = QueryTexts(listed=tuple(self._texts(name, matrix)))
@@ -353,7 +360,10 @@ class GroupedQueries:
         return ListedQueries.of(matrix.array)
 
     def _texts(self, name: str, matrix: Matrix) -> Iterator[str]:
-        """Yield a text for each query on an attribute."""
+        """Yield a text for each query on an attribute.
+
+        A matrix has the groups repeated, so labels repeat too; without groups the only query is the selected cells.
+        """
         count = self.domain[name].size if matrix.array is None else len(matrix.array)
         labels = self._group_texts(name)
         for number in range(count):

@@ -84,6 +84,8 @@ class CellValues:
     def truth(self, node: Any) -> Truth:
         """Return where a condition is true and where it is known.
 
+        `node` is the parsed condition. ~, & and | follow the logic of three values of SQL.
+
         Raises
         ------
         JobError
@@ -206,7 +208,10 @@ class CellValues:
         return Truth(np.array([value in (1,) for value in values]) & known, known)
 
     def _is(self, node: Any) -> Truth:
-        """Return IS NULL, IS TRUE or IS FALSE, which are known in every cell."""
+        """Return IS NULL, IS TRUE or IS FALSE, which are known in every cell.
+
+        `every` marks all cells as known; the null cell of an attribute is one of its cells.
+        """
         every = np.ones(self.size, np.bool_)
         if isinstance(node.expression, exp.Null):
             if isinstance(node.this, exp.Column) and self.attribute is not None:
@@ -219,7 +224,11 @@ class CellValues:
         self.scope.statement.refuse(node, "IS NULL, IS TRUE or IS FALSE", "write IS NULL or =")
 
     def _compared(self, node: Any, sign: str, left: Any, right: Any) -> Truth:
-        """Return a comparison of two expressions: of the attribute with a constant by labels, others by values."""
+        """Return a comparison of two expressions: of the attribute with a constant by labels, others by values.
+
+        Parentheses are removed (`_inner`), and a column on the right is exchanged with the left side by mirroring the
+        sign.
+        """
         left, right = _inner(left), _inner(right)
         if isinstance(right, exp.Column) and not self.scope.columns(left):
             left, right, sign = right, left, MIRRORED.get(sign, sign)
@@ -231,7 +240,8 @@ class CellValues:
     def _with_label(self, node: Any, sign: str, value: Any) -> Truth:
         """Return the comparison of the attribute itself with a constant, which is unknown for nulls.
 
-        Cells of outside values differ from every label; their order is unknown.
+        Cells of outside values differ from every label; their order is unknown. The first `listed` cells have labels;
+        others are of nulls and outside values. Days are compared as midnight, and 0 or 1 as false or true.
         """
         attribute = self.attribute
         assert attribute is not None
@@ -257,7 +267,11 @@ class CellValues:
         return Truth(known & ~true if sign == "!=" else true, known)
 
     def _period(self, node: Any, sign: str, value: Any) -> tuple[str, Any]:
-        """Return a comparison with a day as one with the period that begins or ends there."""
+        """Return a comparison with a day as one with the period that begins or ends there.
+
+        `by` is the unit of the periods, such as month. A day cuts between two periods only if it is the first one (for
+        < and >=) or the last one (for <= and >).
+        """
         attribute = self.attribute
         assert attribute is not None
         day = value
@@ -296,7 +310,10 @@ class CellValues:
         return Truth(np.array([one is True for one in found]), np.array([one is not None for one in found]))
 
     def _pair(self, node: Any, sign: str, a: Any, b: Any) -> bool | None:
-        """Return the comparison of two values; None if it is unknown. Texts are read as days beside a day."""
+        """Return the comparison of two values; None if it is unknown. Texts are read as days beside a day.
+
+        OUTSIDE is a value outside the labels: it differs from any other, and its order is unknown.
+        """
         if a is None or b is None:
             return None
         if a is OUTSIDE or b is OUTSIDE:
