@@ -108,7 +108,10 @@ def fit_model(domain: Domain, model: LowOrder) -> LowOrder:
 
 
 def _fit_groups(domain: Domain, model: LowOrder, names: AttributeSet, table: Floats) -> Floats:
-    """Return a table over groups fitted to its 1-way marginals and to the totals of its own attributes."""
+    """Return a table over groups fitted to its 1-way marginals and to the totals of its own attributes.
+
+    A margin of several attributes counts only if its total is public (`known`).
+    """
     margins = []
     for degree in range(1, len(names) + 1):
         for axes in combinations(range(len(names)), degree):

@@ -131,7 +131,11 @@ class TripleArrays:
     def fit_independent(
         self, sets: Sequence[AttributeSet], rounds: int, tolerance: float
     ) -> dict[AttributeSet, Floats]:
-        """Return the maximum-entropy tables given the pairs."""
+        """Return the maximum-entropy tables given the pairs.
+
+        The tables start as products of 1-way marginals, and are then fitted to the known pairs in each, for at most
+        `rounds` rounds.
+        """
         loop_arguments = self._loop_arguments(sets)
         tables = np.empty(loop_arguments[3][-1])
         pair_loops.multiply(tables, self.ones.total, *loop_arguments)

@@ -197,7 +197,10 @@ def weigh_every(
     values: Floats, reference: Floats, first: int, step: int, count: int, deviation: float, ratios: Floats, widths:
     Floats, densities: Floats, tops: Floats,
 ) -> None:  # fmt: skip
-    """Write the densities of `count` cells at intervals of `step` cells from `first`."""
+    """Write the densities of `count` cells at intervals of `step` cells from `first`.
+
+    A cell has `densities` under each component, divided by exp of its entry of `tops`; expectations are at least 1e-6.
+    """
     spreads = np.empty(len(ratios))
     for number in range(count):
         cell, expected = first + number * step, max(reference[first + number * step], 1e-6)
@@ -213,7 +216,10 @@ def weigh_sample(
     values: Floats, reference: Floats, starts: Integers, deviations: Floats, steps: Integers, taken: Integers,
     ratios: Floats, widths: Floats, densities: Floats, tops: Floats,
 ) -> None:  # fmt: skip
-    """Write the densities of every table's first sampled cells into rows taken[t] to taken[t + 1]."""
+    """Write the densities of every table's first sampled cells into rows taken[t] to taken[t + 1].
+
+    starts[t] is the first cell of table t, steps[t] the interval of its sampled cells.
+    """
     for t in range(len(deviations)):
         rows = densities[taken[t] : taken[t + 1]], tops[taken[t] : taken[t + 1]]
         weigh_every(values, reference, starts[t], steps[t], taken[t + 1] - taken[t], deviations[t], ratios, widths,
@@ -247,7 +253,11 @@ def estimate(
     weights: Floats,
     found: Floats,
 ) -> None:
-    """Write (E √x)² of cells with given likelihoods; x as in `posterior_means`."""
+    """Write (E √x)² of cells with given likelihoods; x as in `posterior_means`.
+
+    `reference` are the expectations, and `ratios` and `widths` those of the components as multiples of them; `found`
+    receives the result.
+    """
     noise, parts = deviation * deviation, len(weights)
     chances, rooted = np.empty(parts), np.empty(parts)
     for cell in range(len(values)):

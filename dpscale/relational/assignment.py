@@ -73,7 +73,8 @@ def _separate_duplicates(pairs: Integers, first: Integers, second: Integers, row
     """Swap ends of duplicate links with links of the same profile on that side, in place.
 
     A pair (a, b) has the key a · rows + b. The sides are swapped in turn, until the number of duplicates falls too
-    slowly (FALLS per round); the remaining ones are swapped one by one.
+    slowly (FALLS per round); the remaining ones are swapped one by one. `first` and `second` have the profile of either
+    end of each link, and `rows` makes the key of a pair unique.
     """
     groups, before = (_LinkIndex.of(first), _LinkIndex.of(second)), math.inf
     twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), 0
@@ -359,7 +360,10 @@ class Groups:
     ends: Floats
 
     def side(self, side: Side, place: int) -> Side:
-        """Return a side with one row for each group instead of each profile."""
+        """Return a side with one row for each group instead of each profile.
+
+        The groups of `place` 0 are those of parents, of 1 those of children. Values of the groups are not needed (0).
+        """
         of = (self.u, self.v)[place]
         number = int(of.max(initial=0)) + 1
         counts = np.asarray(np.bincount(of, side.counts, number), dtype=np.float64)
@@ -440,7 +444,8 @@ class ChildModel:
         """Return the expected links of some rows, one for each child.
 
         The rows have a part of the rows of each profile (`parts`), so of its links; columns are then scaled to one link
-        for each child.
+        for each child. `expected` has the links between all profiles. The sum of a column is kept above 0 for the
+        division.
         """
         (one, first), (two, second) = rows_of_profiles(sides[0], above), rows_of_profiles(sides[1], below)
         parts = one.counts / sides[0].counts[first], two.counts / sides[1].counts[second]

@@ -114,7 +114,9 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
 
     `residual` is what remains of a departure after shrinkage, for every column; `cells` weighs it by the values that
     the column represents. Columns are added by attribute (`blocks`), and triples of two attributes of one side and one
-    of the other have the root of their summed squares.
+    of the other have the root of their summed squares. `precisions` are those of the sums over u, over v and over
+    pairs; `scales` are the assumed departures of single columns (`ones`) and pairs. `links` is the number of links,
+    `carried` is the change of a column's sum per relative departure of its value, and `open` that without clipping.
     """
     pu, pv, puv = precisions
     ones, pairs = scales

@@ -133,7 +133,8 @@ def tilt_distributions(shares: Floats) -> tuple[Floats, Floats]:
 def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], stream: PublicStream) -> Integers:
     """Return links without random ones that exceed the bound of a row on either side.
 
-    `rank` is the number of a link among those of its row, in random order.
+    `rank` is the number of a link among those of its row, in random order. `own` is the row of each link on one side,
+    sorted, so its first place in `own` gives the rank.
     """
     for side, most in enumerate(bounds):
         if most is not None:
@@ -148,7 +149,8 @@ def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], stream
 def degrees(totals: Floats, side: Side, shares: Floats, stream: PublicStream) -> list[Integers]:
     """Return the degrees of the rows of every profile in random order; they sum to the profile's total.
 
-    Each profile takes the tilted distribution whose mean is nearest from above to its mean degree.
+    Each profile takes the tilted distribution whose mean is nearest from above to its mean degree. `shares` is the
+    distribution of degrees; `laws` are the distributions tilted to the means `means`, ascending.
     """
     laws, means = tilt_distributions(shares)
     found = []
@@ -212,6 +214,8 @@ def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, stream: Pub
     """Distribute the links of each group to its rows, with probabilities proportional to the expected links.
 
     Rows are sorted by group; a link falls on the row in whose interval of cumulated weights its uniform point is.
+    `bounds` are the first rows of the groups in this order, `begins` and `widths` their intervals of cumulated weights.
+    A row has at least the weight LEAST_DEGREE.
     """
     order = np.argsort(side.of, kind="stable")
     weights = np.maximum(each[order], LEAST_DEGREE)
@@ -243,7 +247,10 @@ def sample_degrees(
 
 
 def _even(order: Integers, stream: PublicStream) -> Floats:
-    """Return stratified points in (0, 1), shape (n,): each BLOCK consecutive rows have one point in each BLOCK-th."""
+    """Return stratified points in (0, 1), shape (n,): each BLOCK consecutive rows have one point in each BLOCK-th.
+
+    Places are shuffled within each BLOCK rows, and the k-th of a block gets a random point of the k-th part of (0, 1).
+    """
     place = np.arange(len(order))
     shuffled = np.argsort(place // BLOCK + stream.uniforms(len(order)), kind="stable")
     points = np.empty(len(order))
@@ -327,7 +334,8 @@ def cut_share(noisy: Floats, sigma: float, bound: int) -> float | None:
 def _likely_rows(noisy: Floats, sigma: float) -> Floats:
     """Return the counts with those above the highest certain bucket in it.
 
-    The sum of k buckets has k times the variance of one, hence √k.
+    The sum of k buckets has k times the variance of one, hence √k. `noisy` are noisy numbers of rows by bucket, each
+    with the deviation `sigma`; a bucket is certain if the sum from it on exceeds ABOVE_NOISE deviations.
     """
     above = np.cumsum(noisy[::-1])[::-1]
     sure = np.flatnonzero(above > ABOVE_NOISE * sigma * np.sqrt(np.arange(len(noisy), 0, -1)))

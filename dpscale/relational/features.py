@@ -142,7 +142,8 @@ class Features:
         """Return the features in steps of 2^-BITS, shape (n, k).
 
         `tables` have a row for each value: its centred one-hot in integer steps. With a bound, longer rows are
-        shortened to `clip` before they are truncated.
+        shortened to `clip` before they are truncated. `codes` are the values of rows; `clip` is the bound of the length
+        of a row, and `squared` that of its squared length in steps.
         """
         if self.clip is None:
             tables = [_cut(_one_hots(size, np.full(size, 1 / size))) for size in self.sizes]

@@ -254,7 +254,8 @@ def spread_buckets(law: Floats, starts: Integers, count: int) -> Floats:
     """Return P(number | row) from P(bucket | row), with a density that is interpolated between the buckets.
 
     The density of a bucket, its probability over its width, is interpolated linearly between the buckets' centres, and
-    each bucket is scaled to its probability again.
+    each bucket is scaled to its probability again. `law` has a row for each kind and a column for each bucket, `starts`
+    the first number of each bucket, and `count` is the number of numbers; 1e-12 keeps each number possible.
     """
     ends = np.r_[starts[1:], count]
     density, centres = law / (ends - starts), (starts + ends - 1) / 2
@@ -302,7 +303,8 @@ class SpanLaws:
     def firsts(self, spans: Integers, tries: Integers, stream: PublicStream) -> Integers:
         """Return a first date for each try, an index of the parents with these spans.
 
-        `fits` excludes first dates after which the shortest span of a bucket would pass the last date.
+        `fits` excludes first dates after which the shortest span of a bucket would pass the last date. The table 1
+        counts parents by bucket of the span and first date. `tries` may repeat parents.
         """
         tables, (noisy, sigma) = self.tables, self._table(1)
         buckets = bucket_of(spans, tables.spans)
@@ -422,7 +424,10 @@ class ParentDates:
 
 
 def _between(places: Positions, firsts: Integers, spans: Integers, stream: PublicStream) -> Integers:
-    """Return dates with these first dates and spans, uniform between the first and the last."""
+    """Return dates with these first dates and spans, uniform between the first and the last.
+
+    A parent with one child has the span 0, so its only date is the first one. Dates are sorted within each parent.
+    """
     begins, numbers = places.begins, np.diff(np.r_[places.begins, len(places.parents)])
     points = stream.uniforms(len(places.parents))
     dates = np.repeat(firsts, numbers) + (points * (np.repeat(spans, numbers) + 1)).astype(np.int64)
@@ -509,7 +514,10 @@ def _no_marginals(u: Side, v: Side) -> Cross:
 
 
 def _marginals(cross: Cross, one: Integers, two: Integers) -> Integers:
-    """Return the cross marginals of links between profiles."""
+    """Return the cross marginals of links between profiles.
+
+    Entry first[one, k] + second[two, k] of all marginals is that of marginal k for a link.
+    """
     found = np.zeros(cross.size, np.int64)
     for k in range(cross.first.shape[1]):
         np.add.at(found, cross.first[one, k] + cross.second[two, k], 1)
@@ -521,7 +529,9 @@ def _exchange(chosen: Integers, places: Positions, dates: Integers, rows: Intege
     """Exchange children of equal dates, in place, until the tables are near their targets.
 
     `off` has the differences of all tables from their targets, those of first children after those of consecutive ones,
-    and `where` is the position of each child. Rounds end when few of the tried exchanges are made.
+    and `where` is the position of each child. Rounds end when few of the tried exchanges are made. `chosen` has the
+    child at each position; `ends` are the profiles of both sides, the cross marginals, and their differences from the
+    targets.
     """
     tables, (of_u, of_v, cross, cross_off) = noisy.tables, ends
     now = step_counts(rows[chosen], places.parents, tables).astype(float)
@@ -546,7 +556,10 @@ def _exchange(chosen: Integers, places: Positions, dates: Integers, rows: Intege
 
 
 def _first_children(chosen: Integers, places: Positions, rows: Integers, noisy: NoisyHistory) -> tuple[Floats, Floats]:
-    """Return the numbers of first children by the cells of each attribute, and their targets."""
+    """Return the numbers of first children by the cells of each attribute, and their targets.
+
+    Attributes in `others` have noisy tables for first children; the other targets are the present numbers.
+    """
     tables, begins = noisy.tables, places.begins
     now = [np.bincount(rows[chosen[begins], i], minlength=size).astype(float) for i, size in enumerate(tables.sizes)]
     parts, sigmas = split_tables(noisy.parents, tables, noisy.sigmas[1])
@@ -559,7 +572,11 @@ def _first_children(chosen: Integers, places: Positions, rows: Integers, noisy: 
 
 
 def _by_cells(rows: Integers, tables: HistoryTables) -> tuple[Integers, Integers]:
-    """Return children by date and cell of each attribute, and the first place of each date and cell."""
+    """Return children by date and cell of each attribute, and the first place of each date and cell.
+
+    `ranked` has the children sorted by date and cell, one row for each attribute; `order` is the number of the
+    attribute with the date.
+    """
     dates = tables.sizes[tables.order]
     ranked, begins = [], np.zeros((len(tables.sizes), dates * max(tables.sizes) + 1), np.int64)
     for j, size in enumerate(tables.sizes):

@@ -74,6 +74,7 @@ def date_cost(
     """Return the cost of adding (+1) or removing (−1) a child of this date to the parent k.
 
     A cost is the change of Σ off², the squared difference of a table from its target; `number_off` is that of dates.
+    `values` are the entries of the parents in the cross tables, and `factor` their weight. Both tables are changed.
     """
     cost = change_entry(number_off, date, sign)
     for a in range(values.shape[1]):
@@ -135,7 +136,8 @@ def step_cost(earlier: int, later: int, sign: float, chosen: Integers, rows: Int
     """Return the cost of adding (+1) or removing (−1) a pair of consecutive children, which changes `off`.
 
     `off` has a table for each pair of attributes (i, j) from `starts[i * width + j]`; the pair of children is in one
-    cell of each.
+    cell of each. `chosen` has the child at each position and `rows` the values of children, with `sizes` values of each
+    attribute.
     """
     cost, width = 0.0, len(sizes)
     x, y = chosen[earlier], chosen[later]
@@ -154,7 +156,8 @@ def place_cost(p: int, sign: float, chosen: Integers, parents: Integers, of_v: I
                cross_off: Floats, factor: float) -> float:  # fmt: skip
     """Return the cost of adding or removing the child at a position: its cross marginals and the step to the next.
 
-    The tables of first children follow those of consecutive children in `off`.
+    The tables of first children follow those of consecutive children in `off`. `p` is the position, `parents` has the
+    parent of every position, `of_v` and `of_u` the profiles, and `factor` the weight of cross marginals.
     """
     cost, width = 0.0, len(sizes)
     if p == 0 or parents[p - 1] != parents[p]:

@@ -160,7 +160,11 @@ def row_step(attribute: Attribute, wanted: pa.DataType | None) -> float:
 
 
 def _inside(attribute: Attribute, bins: Integers32, step: float, stream: PublicStream) -> NDArray[np.float64]:
-    """Return uniform numbers in each bin, without its right edge; multiples of `step` if it is above 0."""
+    """Return uniform numbers in each bin, without its right edge; multiples of `step` if it is above 0.
+
+    Multiples of `step` are drawn from the first in the bin to the last below its right edge; a bin without one uses the
+    next.
+    """
     edges = np.asarray(attribute.edges)
     low, high, share = edges[bins], edges[bins + 1], stream.uniforms(len(bins))
     if step:

@@ -283,7 +283,11 @@ def _information(targets: PairTargets, i: int, j: int) -> float:
 
 
 def _logits(targets: PairTargets, i: int, j: int) -> Floats:
-    """Return log p_ij / (p_i p_j), with shares of at least LEAST_WEIGHT."""
+    """Return log p_ij / (p_i p_j), with shares of at least LEAST_WEIGHT.
+
+    p_ij is the share of a cell of a pair, p_i that of a value (`alone` is the product of two); logits are rounded to
+    steps of 1/LOG_UNIT.
+    """
     layout = targets.layout
     alone = np.multiply.outer(layout.one(targets.ones, i), layout.one(targets.ones, j))
     ratio = np.maximum(layout.of(targets.shares, i, j), LEAST_WEIGHT) / np.maximum(alone, LEAST_WEIGHT)
@@ -294,6 +298,7 @@ def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, stream: Publ
     """Draw every attribute after its parent, by systematic rounding of its conditional shares.
 
     Shares are raised by a small multiple of the 1-way marginal, so that a value without released pairs can be drawn.
+    `edges` are the pairs of a forest of attributes; rows are grouped by the value of the parent (`own`).
     """
     layout = targets.layout
     rows = np.zeros((count, len(layout.sizes)), np.int32)
@@ -316,7 +321,10 @@ def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, stream: Publ
 
 
 def _in_order(edges: list[Edge], attributes: int) -> Iterator[tuple[int, int | None]]:
-    """Yield every attribute with its parent, parents first; a root of the forest has none."""
+    """Yield every attribute with its parent, parents first; a root of the forest has none.
+
+    `edges` are pairs of attribute numbers; the forest is visited from each root.
+    """
     neighbours: dict[int, list[int]] = {name: [] for name in range(attributes)}
     for i, j in edges:
         neighbours[i].append(j)

@@ -73,7 +73,11 @@ def sweep_cells(
 def count_cells(
     cells: Integers32, rows: Integers32, refined: Integers32, fine: Flags, starts: Integers, size: int, counts: Floats
 ) -> None:
-    """Add the number of rows in each (value of j) × (cell), for the columns j that have a start."""
+    """Add the number of rows in each (value of j) × (cell), for the columns j that have a start.
+
+    `fine` says whether column j is taken from the `refined` rows or from `rows`; starts[j] is the first count of the
+    column, and `size` the number of cells.
+    """
     partners = np.flatnonzero(starts >= 0)
     for first in range(0, len(rows), BLOCK):
         last = min(len(rows), first + BLOCK)
@@ -87,7 +91,8 @@ def count_cells(
 def count_triples(rows: Integers32, sets: Integers, ends: Integers, sizes: Integers, counts: Floats) -> None:
     """Add the number of rows in each cell of the triples.
 
-    Rows are visited by blocks, so that a block stays in the cache for all sets.
+    Rows are visited by blocks, so that a block stays in the cache for all sets. sets[t] are the columns of triple t,
+    ends[t] its first cell, and `sizes` the numbers of values.
     """
     for first in range(0, len(rows), BLOCK):
         last = min(len(rows), first + BLOCK)
@@ -114,7 +119,10 @@ def count_sets(rows: Integers32, weights: Floats, members: Integers, counts: Flo
 
 @compiled("int64[::1](int32[:, ::1], int64[:, ::1], int64[::1])")
 def count_roots(rows: Integers32, sets: Integers, sizes: Integers) -> Integers:
-    """Return Σ √C over the cells of each triple, shape (t,), in steps of 1/64 so that the order is irrelevant."""
+    """Return Σ √C over the cells of each triple, shape (t,), in steps of 1/64 so that the order is irrelevant.
+
+    C is the number of rows in a cell; `sets` are the columns of the triples, and `sizes` the numbers of values.
+    """
     found, most = np.zeros(len(sets), np.int64), 1
     for t in range(len(sets)):
         most = max(most, sizes[sets[t, 0]] * sizes[sets[t, 1]] * sizes[sets[t, 2]])
@@ -183,6 +191,9 @@ def sum_values(
 ) -> None:
     """Add the values low + span · u of rows to their groups, and their derivatives under a logistic tilt.
 
+    u are `shares`, the place of a value in its range; `weights` are those of rows, and `present` and `slopes` receive
+    the sums.
+
     Parameters
     ----------
     columns, strides : ndarray of int64
@@ -200,7 +211,10 @@ def sum_values(
 def tilt_values(
     cells: Integers32, columns: Integers, strides: Integers, factors: Floats, edge: float, shares: Floats
 ) -> None:
-    """Replace each u by u f/(1 − u + u f) with the factor f of its group, inside edge … 1 − edge."""
+    """Replace each u by u f/(1 − u + u f) with the factor f of its group, inside edge … 1 − edge.
+
+    u are `shares`; the group of a row is Σ cells[row, column] · stride.
+    """
     for r in range(len(shares)):
         at = 0
         for t in range(len(columns)):

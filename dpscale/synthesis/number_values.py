@@ -281,7 +281,8 @@ def _draw_known(targets: NumberTargets, rows: RowGroups, order: Integers, stream
     """Return which rows have a value, with the released number of them in each group that has rows beyond the noise.
 
     Presence is a value 0 or 1 with the released sums. A group has a target only if it has more rows than the error of
-    its number; others follow from smaller sets.
+    its number; others follow from smaller sets. `width` times the error of a number of rows (`known_errors`) is the
+    limit; `scale` converts released numbers to these rows. A group without a target has nan.
     """
     aims = list[Floats]()
     for one, totals in _with_totals(targets, rows):
@@ -441,7 +442,8 @@ def _tilt(shares: Floats, ranges: Ranges, rows: RowGroups, one: GroupTargets, ai
     """Move values, in place, by a step towards the sums of groups; return the largest logarithm of a factor.
 
     A Newton step in the logarithm of a group's factor f: (aim − sum)/slope, where the slope of the sum is that of the
-    logistic tilt, limited to MOST_TILT.
+    logistic tilt, limited to MOST_TILT. `shares` are the places of values in their ranges; `present` are the sums of
+    the groups and `aims` the wanted ones, nan without a target.
     """
     columns, strides = one.layout(rows.names)
     present, slopes = np.zeros(len(aims)), np.zeros(len(aims))
@@ -455,7 +457,9 @@ def _tilt(shares: Floats, ranges: Ranges, rows: RowGroups, one: GroupTargets, ai
 def _spread(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, variances: Floats) -> Floats:
     """Return values whose distances from the mean of their group are scaled towards a variance.
 
-    Distances from the weighted mean of a group are multiplied by √(wanted variance/present one), within limits.
+    Distances from the weighted mean of a group are multiplied by √(wanted variance/present one), within limits. `index`
+    is the group of each row; a distance changes by at most the factor MOST_SPREAD, and values stay inside their ranges
+    by EDGE.
     """
     values, size = ranges.values(shares), len(variances)
     count = np.maximum(np.bincount(index, weights, size), 1e-300)

@@ -118,7 +118,8 @@ class Workload:
     ) -> None:
         """Add the queries of a family; the arguments are those of `add`.
 
-        Sets with one weight form one part. A set with a weight for each of its queries becomes a part of its own.
+        Sets with one weight form one part. A set with a weight for each of its queries becomes a part of its own. `own`
+        are the sets that the family has itself; `weight` is one number for all sets, or one value for each set.
         """
         chosen = chosen.distinct({part.name for part in self.parts})
         self._use_domain(chosen.domain_for(self.domain))
@@ -427,6 +428,7 @@ class Workload:
                        math.comb(len(self.domain.axis_names), lower)) for lower in range(len(sizes)))  # fmt: skip
 
     def _check_sets(self, key: str, given: str, count: int, what: str) -> None:
+        """Raise JobError if the `count` of sets, named by `what`, is above `max_sets`; `key` is the setting `given`."""
         if count > self.max_sets:
             raise JobError(f"workload.{key}", f"{given} {count:,} {what}",
                            f"at most the {self.max_sets:,} of engine.max_sets",

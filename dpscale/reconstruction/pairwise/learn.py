@@ -242,7 +242,11 @@ class Sweeper:
         self._count()
 
     def sweep(self, beta: float) -> None:
-        """Redraw every value, with feedback of strength β."""
+        """Redraw every value, with feedback of strength β.
+
+        θ (`theta`) are the logits of the pairs, and a weight is θ − β (C + ½ − T)/S with the counts C, the targets T
+        and `scale` S; attributes are redrawn in random order (`turn`).
+        """
         layout = self.layout
         loops.weigh(layout.starts, self.active, layout.sizes, self.target_counts, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
@@ -453,7 +457,10 @@ PAIRWISE = "pairwise.npz"
 
 
 def write_pairwise(path: Path, pairwise: PairwiseModel, cells: CellDistribution, total: float) -> None:
-    """Write a model exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
+    """Write a model exactly into one file; it is not flushed to disk, because it can be recomputed for free.
+
+    `cells` has the groups of cells, the 1-way marginals and the rules; the index has what is no array.
+    """
     targets, names = pairwise.targets, pairwise.targets.layout.names
     index: dict[str, Any] = {
         "total": total,

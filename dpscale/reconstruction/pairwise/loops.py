@@ -75,7 +75,9 @@ def weigh(
 ) -> None:  # fmt: skip
     """Write W = θ − β (C + ½ − T) / S and its slope β / S for the pairs in use, in both orientations.
 
-    C are the counts, T the targets and S the scale: a further row in a cell changes (C − T)²/2 by C + ½ − T.
+    C are the counts, T the targets and S the scale: a further row in a cell changes (C − T)²/2 by C + ½ − T. `starts[i,
+    j, 0]` is the first cell of the pair in θ, `starts[i, j, 1]` in the orientation in which the cells of i are
+    adjacent.
     """
     for i in range(len(sizes)):
         for j in range(i + 1, len(sizes)):
@@ -96,7 +98,11 @@ def weigh(
 
 @compiled("void(int32[:, ::1], int64[:, :, ::1], boolean[:, ::1], int64[::1], float64[::1])")
 def count_pairs(rows: Integers32, starts: Integers, used: Flags, sizes: Integers, counts: Floats) -> None:
-    """Count the rows in each cell of the pairs in use."""
+    """Count the rows in each cell of the pairs in use.
+
+    `starts[i, j, 0]` is the first cell of a pair, and `sizes` are the numbers of values. Rows are visited by blocks of
+    BLOCK, so that a block stays in the cache.
+    """
     counts[:] = 0
     for first in range(0, len(rows), BLOCK):
         last = min(len(rows), first + BLOCK)
@@ -147,7 +153,8 @@ def move(
     """Update the weights of pairs after a value changes.
 
     The weight of the old value's cell rises by its slope β/S, since a row left it, and that of the new value's cell
-    falls; both orientations of the pair (`line` and `back`) are updated.
+    falls; both orientations of the pair (`line` and `back`) are updated. near[t] has the partner in pair t, and the
+    start and stride of the other orientation; `size` is not used.
     """
     for t in range(count):
         back, line = near[t, U2] + np.uint64(row[near[t, U0]]), lines[t]
@@ -173,7 +180,8 @@ def move_triples(
 ) -> None:
     """Update the weights of triples after a value changes.
 
-    As `move`, with three orientations of a triple; slopes are stored behind the weights of a line.
+    As `move`, with three orientations of a triple; slopes are stored behind the weights of a line. around[t] has the
+    two partners, and the starts and strides of the other orientations.
     """
     for t in range(count):
         j, k, line = np.uint64(row[around[t, U0]]), np.uint64(row[around[t, U1]]), lines[t]

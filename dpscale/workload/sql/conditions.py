@@ -72,6 +72,9 @@ class Conditions:
     def read(self, node: Any, negated: bool = False) -> CellCondition:
         """Return the records for which a condition is true, or false.
 
+        A condition without attributes is a constant; one on several attributes is a comparison or a range, which is
+        read as two comparisons.
+
         Raises
         ------
         JobError
@@ -145,7 +148,10 @@ class Conditions:
     def _joined(
         self, node: Any, one: tuple[AttributeSet, Flags], other: tuple[AttributeSet, Flags], join: Any
     ) -> tuple[AttributeSet, Flags]:
-        """Return two conditions joined by a function of flags, over the cells of the attributes of both."""
+        """Return two conditions joined by a function of flags, over the cells of the attributes of both.
+
+        `join` is the function, such as AND of flags; `spread` repeats flags over the attributes that a condition lacks.
+        """
         (names, flags), (other_names, other_flags) = one, other
         union = self.domain.ordered({*names, *other_names})
         self._check_cells(node, union)

@@ -86,7 +86,10 @@ def _merged(statement: Statement, select: Any, known: Mapping[str, Any], taken: 
 
 
 def _with_queries(statement: Statement, select: Any, known: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
-    """Return the WITH queries that a SELECT knows; each is bound to those before it."""
+    """Return the WITH queries that a SELECT knows; each is bound to those before it.
+
+    `known` are those around the SELECT; `taken` are the names of the table's columns.
+    """
     found, clause = dict(known), select.args.get("with_")
     if clause is not None and clause.args.get("recursive"):
         statement.refuse(clause, "WITH without RECURSIVE", "leave it out")

@@ -304,7 +304,8 @@ class _SelectReader:
         """Return the place of an expression of GROUP BY among the keys.
 
         A number is the place of a column of SELECT. An alias stands for its expression unless the table has a column of
-        this name.
+        this name. `_ordinal` is the number of the column; `text` identifies the expression, so that equal ones are one
+        key.
         """
         if isinstance(node, exp.Literal) and not node.is_string:
             node = self.tree.expressions[self._ordinal(node)].unalias()
@@ -344,6 +345,7 @@ class _SelectReader:
         """Return an expression of GROUP BY as a key: the values of an attribute, and the group of each of its cells.
 
         A column itself is the key of its cells. An expression has a group for each distinct value, in sorted order.
+        `compared` says whether HAVING may compare the key with a constant; then its kind is that of its labels.
         """
         names = self.scope.names(node)
         if len(names) != 1:
@@ -368,7 +370,10 @@ class _SelectReader:
         return Key(text, attribute.name, labels, groups, False, _kind(values))
 
     def _output(self, node: Any) -> OutputColumn:
-        """Return an expression of SELECT as a column: a key, GROUPING of keys, or an expression of aggregates."""
+        """Return an expression of SELECT as a column: a key, GROUPING of keys, or an expression of aggregates.
+
+        `plain` is the expression without its alias and parentheses.
+        """
         if isinstance(node, exp.Star):
             self.statement.refuse(node, "columns of groups and aggregates", "list GROUP BY columns and COUNT(*)")
         plain = _bare(node.unalias())
@@ -419,7 +424,8 @@ class _SelectReader:
     def _check_condition(self, node: Any, found: dict[str, int]) -> None:
         """Add the columns that a condition of HAVING needs to `found`, by their SQL.
 
-        Raises JobError for other conditions.
+        Raises JobError for other conditions. `_operand` and `_check_types` add the columns; comparisons need operands
+        of one type.
         """
         kind = type(node).__name__
         if isinstance(node, exp.Paren | exp.Not):
@@ -453,6 +459,7 @@ class _SelectReader:
         """Return the type of an operand of HAVING, TEXT or NUMBER, and add its columns to `found`, by their SQL.
 
         An expression of numbers is a number if all its parts are; divisions that drop the fraction are refused.
+        `of_key` is the place of the key if the node is an expression of GROUP BY.
         """
         if isinstance(node, exp.Paren):
             return self._operand(node.this, found)

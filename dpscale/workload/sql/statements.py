@@ -103,7 +103,11 @@ def _closed(text: str, start: int, end: int) -> int:
 
 
 def pointed(name: str, text: str, start: int, end: int, got: str, takes: str, remedy: str) -> JobError:
-    """Return the error of the characters from `start` to `end` of a statement, with a note that underlines them."""
+    """Return the error of the characters from `start` to `end` of a statement, with a note that underlines them.
+
+    `got`, `takes` and `remedy` are the parts of the message: what was found, what is allowed, and what to do. Only the
+    first line is underlined.
+    """
     line, column = text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1)
     part = " ".join(text[start:end].split())
     shown = part if len(part) <= 60 else f"{part[:57]}…"
