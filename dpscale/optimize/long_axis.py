@@ -117,7 +117,11 @@ class LinearAxis:
         return root_quadrature(min(least, largest / 2), largest, NODES)
 
     def solved(self, solve: Solve) -> Optimum:
-        """Return the optimum; the general solver `solve` is not needed."""
+        """Return the optimum; the general solver `solve` is not needed.
+
+        Without a tridiagonal inverse of the Gram matrix, the even weights are taken (`certified`). Weights of mirrored
+        queries are averaged with their mirror image.
+        """
         start = np.full(self.size, 1 / self.size)
         if self.tridiagonal is None:
             return self.certified(start)

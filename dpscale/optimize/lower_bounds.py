@@ -331,7 +331,10 @@ class _Commuting:
         return all(self._pair(axis, key, other) for other in others)
 
     def _pair(self, axis: int, first: str, second: str) -> bool:
-        """Return whether the Gram matrices of two queries on an axis commute: whether their product is symmetric."""
+        """Return whether the Gram matrices of two queries on an axis commute: whether their product is symmetric.
+
+        `known` keeps the result by axis and pair; symmetric means within COMMUTES times the largest entry.
+        """
         pair = (axis, frozenset((first, second)))
         if pair not in self.known:
             product = self.grams[axis][first] @ self.grams[axis][second]

@@ -308,6 +308,8 @@ def _offer(fitted: Floats, whole: Integers, low: Integers, high: Integers, i: in
     """Take row i for every arc (from column j to k) for which it is the cheapest so far.
 
     An arc moves one unit of a row from a column to another; its cost is the change of the squared distance to the fit.
+    Row i gives up a unit of column j only above its lower limit; `row[j, k]` is the cheapest row so far, `cost[j, k]`
+    its cost.
     """
     width = fitted.shape[1]
     for j in range(width):
@@ -406,7 +408,10 @@ class Lines:
         return _placed(self.order, fitted)
 
     def round(self, fitted: Floats) -> Integers | None:
-        """Return whole numbers near a fit with the same sums; None if a sum has no allowed cell."""
+        """Return whole numbers near a fit with the same sums; None if a sum has no allowed cell.
+
+        `order` sorts the cells by line, whose cells are from starts[l] to starts[l + 1] and sum to targets[l].
+        """
         found = np.zeros(len(fitted), np.int64)
         loops.round_lines(np.ascontiguousarray(fitted[self.order]), self.starts, self.targets, found)
         sums = np.add.reduceat(np.append(found, 0), self.starts[:-1]) * (np.diff(self.starts) > 0)
@@ -505,7 +510,11 @@ class Grids:
         return _placed(self.order, by_grid)
 
     def round(self, fitted: Floats, allowed: Flags) -> Integers | None:
-        """Return whole numbers near a fit with the same sums; None if a grid has none."""
+        """Return whole numbers near a fit with the same sums; None if a grid has none.
+
+        `order` sorts the cells by grid. A grid with fewer rows than columns is transposed (`_turned`), which makes the
+        search for columns shorter.
+        """
         sorted_values, sorted_allowed, by_grid = (
             fitted[self.order],
             allowed[self.order],

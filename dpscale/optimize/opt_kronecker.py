@@ -81,7 +81,11 @@ class AttributeProblem:
 
     @cached_property
     def key(self) -> bytes:
-        """Digest of all that the solution depends on; equal problems are solved once."""
+        """Digest of all that the solution depends on; equal problems are solved once.
+
+        The seed, the number of starts and the roughness count for Laplace noise only; `warm` is the start of the
+        search.
+        """
         searched = [self.seed, self.starts, self.is_rough] * (self.noise == "laplace")
         settings = repr((self.noise, len(self.gram), searched)).encode()
         digest = hashlib.sha256(settings + np.ascontiguousarray(self.gram).tobytes())
@@ -237,6 +241,10 @@ class _SweepDescent:
     """
 
     def __init__(self, union: Implicit, noise: Noise, seed: int) -> None:
+        """Begin the sweeps over the attributes, whose costs are those of `_begin`.
+
+        `best` is the least error so far; searches for Laplace noise are rough at first.
+        """
         self.union, self.noise, self.seed, self.sweep = union, noise, seed, 0
         self.costs = _begin(union, seed)
         self.strategies: list[Strategy | None] = [None] * len(union.sizes)
@@ -344,7 +352,8 @@ def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
 
     `cost[key]` has, for a term, the error of each of its axes under the present strategy. Each axis in turn is solved
     for its surrogate, the terms' Gram matrices weighted by the costs of their other axes, until the sum hardly
-    decreases.
+    decreases. `scale` is the trace of the sum, so that terms have the trace 1 in sum; sweeps end when a sum falls by
+    less than the fraction 1e-5.
     """
     if any(sub.is_joint(key) for key in sub.terms):
         names = ", ".join(sub.attributes)
@@ -430,7 +439,8 @@ def optimise_union(
 ) -> UnionStrategy:
     """Solve OPT+ for given groups, or for the better of single products and products grouped under the largest ones.
 
-    The products of a group are answered by one product strategy. Its errors divide the budget (`divide`).
+    The products of a group are answered by one product strategy. Its errors divide the budget (`divide`). `parts` are
+    the products of each group alone, and `descents` the searches from STARTS starts of each part.
     """
     groupings = [groups] if groups is not None else distinct_groupings(union)
     parts = [[union.only(group) for group in grouping] for grouping in groupings]

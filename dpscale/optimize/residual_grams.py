@@ -185,7 +185,11 @@ class Demands:
 
     @cached_property
     def digest(self) -> str:
-        """Digest that is equal for equal demands."""
+        """Digest that is equal for equal demands.
+
+        `counts` has the number of each demand; `even` and `mirrored` are the kinds of attributes with these
+        symmetries.
+        """
         demands = sorted(repr((sorted(map(_described, demand)), number)) for demand, number in self.counts.items())
         return hashlib.sha256(
             repr((self.cells, sorted(self.even), sorted(self.mirrored), demands)).encode()
@@ -361,7 +365,9 @@ def _terms(
 ) -> Iterator[tuple[tuple[int, ...], Term]]:
     """Yield the centred axes and the term that the queries of a set contribute to them.
 
-    If `exchangeable` is True, the two axes are exchangeable and the first represents both.
+    If `exchangeable` is True, the two axes are exchangeable and the first represents both. `kinds` are the kinds of the
+    attributes; a term of products has the queries inside the residual in order, and those outside sorted, since their
+    order does not matter.
     """
     axes = tuple(range(len(names)))
     if not part.factorizes:

@@ -686,6 +686,7 @@ class CoupledResiduals(Accuracy):
         """Return the variances of all products under a joint block, one axis for the queries of each attribute.
 
         Queries of attributes that the block lacks are averaged, which multiplies by their squared mean.
+        `_marginal_covariance` is that of the marginal on the measured attributes of the queries.
         """
         measured = tuple(name for name in families if name in block.attributes)
         covariance, block_families = _marginal_covariance(block, measured), tuple(families[name] for name in measured)

@@ -28,7 +28,8 @@ Fields = dict[str, Any]
 def factor_fields(factor: Factor) -> Fields:
     """Return a strategy's integers: as numbers if small, compressed if large, as column norms if too large.
 
-    The order is that of the classes: strategies without a matrix state their integers, and a matrix its entries.
+    The order is that of the classes: strategies without a matrix state their integers, and a matrix its entries. A
+    matrix of at most SHOWN entries is stated as numbers, one of at most MOST compressed.
     """
     fields: Fields = {"kind": factor.kind, "shape": list(factor.shape)}
     if isinstance(factor, NestedFactor):

@@ -142,7 +142,8 @@ def add_inverses(
 ) -> None:
     """Add the lower triangle of Σ_k share_k A_k⁻¹ to `total`, and write A_k⁻¹μ and A_k⁻¹u; see `solve_pair`.
 
-    A_k is the tridiagonal matrix of node k of the quadrature: `square` is the square of the node, `shares` has its weight.
+    A_k is the tridiagonal matrix of node k of the quadrature; `square` is the square of the node, and `shares` has its
+    weight.
     `first` receives A_k⁻¹μ and `second` A_k⁻¹u, with μ the weights and u the profile.
     """
     n = len(weights) - 1

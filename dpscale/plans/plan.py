@@ -176,7 +176,10 @@ class Plan:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"
 
     def _repr_html_(self) -> str:
-        """Return a summary of the plan for notebooks."""
+        """Return a summary of the plan for notebooks.
+
+        `optimality_gap` is infinite if no bound is known.
+        """
         gap = f"{100 * self.optimality_gap:.2g} %" if math.isfinite(self.optimality_gap) else "not known"
         return glance(f"Plan by {self.mechanism}", {
             "queries": f"{self.query_count:,}", "measurements": f"{len(self.blocks):,}", "noise": self.noise,

@@ -328,7 +328,8 @@ class SpectralFactor(ImplicitFactor):
         """Return the variance of every query of a family, at unit noise variance; intervals by sums from the start.
 
         The covariance is (C − e eᵀ)/M²: an interval from l to before h has Var(l) + Var(h) − 2 Cov(l, h) of sums from
-        the start under C (`of_sums`), less the square of its sum of e (`edges`).
+        the start under C (`of_sums`), less the square of its sum of e (`edges`). M is `scale`, and C the covariance
+        before centring. Families without intervals need their matrix.
         """
         if family.is_identity:
             return (self._variances - self._edges**2) / self.scale**2

@@ -211,6 +211,10 @@ class TreeFactor(Factor):
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]
+        """SHA-256 of the kind, the tree, the multipliers and the spreading weights.
+
+        `known` enters only if a level is known.
+        """
         content = b"".join(np.ascontiguousarray(multiplier, "<i8").tobytes() for multiplier in self.multipliers)
         if self.spread is not None:
             content += np.ascontiguousarray(self.spread, "<i8").tobytes()

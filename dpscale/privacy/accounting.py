@@ -252,7 +252,8 @@ class Cost:
     def delta_at(self, epsilon: float) -> float:
         """Return a delta for which the whole is (epsilon, delta)-DP, rounded up: that of the mu, plus the additive one.
 
-        It is exact for Gaussian parts alone.
+        It is exact for Gaussian parts alone. A cost with pure epsilon alone, of at most `epsilon`, needs only its
+        additive delta. An infinite mu has the delta 1.
         """
         if self.is_pure and self.pure <= checked_epsilon(epsilon):
             return float_above(self.delta)
@@ -358,7 +359,10 @@ class Spending:
     delta: Fraction = Fraction(0)
 
     def plus(self, cost: Cost, public: bool = False) -> Spending:
-        """Return the spending after one more release, charged as a whole."""
+        """Return the spending after one more release, charged as a whole.
+
+        `approximate` says whether a release is not pure, and `public` whether the noise of one is publicly known.
+        """
         return Spending(
             self.squared_mu + cost.squared_mu,
             self.pure + cost.pure,

@@ -120,7 +120,10 @@ class AttackRisk:
 
     @property
     def question(self) -> str:
-        """What the test finds out."""
+        """What the test finds out.
+
+        `swaps` or a relation other than adding and removing: the test tells two values apart, not presence.
+        """
         row = self.protects.unit is None
         given = "a given row" if row else self.protects.words.replace("all rows of one", "the rows of a given")
         if self.swaps or self.protects.relation != ADD_REMOVE:

@@ -253,7 +253,10 @@ def _rounded_up(costs: Iterable[Costs]) -> Fraction:
 
 
 def _too_small(what: str) -> PlanError:
-    """Return the error for a budget whose noise would be too large to draw."""
+    """Return the error for a budget whose noise would be too large to draw.
+
+    `what` is the measurement, for the message.
+    """
     return PlanError(
         "privacy",
         f"a budget too small to measure {what}",
@@ -270,7 +273,8 @@ BELOW_ONE = 1 - 1e-15
 def allocate(coefficients: Sequence[float], noise: str = GAUSSIAN) -> tuple[list[float], float]:
     """Return shares that sum to at most 1 and minimise the total error, and that error at privacy cost 1.
 
-    Shares are proportional to c^p with the power p of `rooted`; BELOW_ONE leaves room for rounding of their sum.
+    Shares are proportional to c^p with the power p of `rooted`; BELOW_ONE leaves room for rounding of their sum. The
+    power p is ½ for Gaussian and ⅓ for Laplace noise.
     """
     roots = [value ** (1 / 3) if noise == LAPLACE else math.sqrt(value) for value in coefficients]
     total = math.fsum(roots)

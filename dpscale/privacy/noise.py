@@ -198,7 +198,9 @@ def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDAr
     """Read `candidates` candidates, write their values to out[..., filled:] and return the new `filled`.
 
     A candidate owns `share` words. The compiled loop stops at a candidate that it cannot decide; that one is decided by
-    exact arithmetic, with further words of its own, and may be rejected (None).
+    exact arithmetic, with further words of its own, and may be rejected (None). The words of a candidate that is
+    decided exactly continue at its place in the stream. A value of three words is stored as the halves of a 128-bit
+    number.
     """
     share = table.law.share
     position = stream.position

@@ -181,7 +181,9 @@ def draw_widest_steps(
     """Draw as `draw_wide_steps` for a width of 2^47 to 2^95: three words per candidate, 128-bit values.
 
     Only the second word, 32 bits of offset and 32 of acceptance, decides; the third contains the remaining bits of the
-    offset, which here only change the value. A value is out[0] 2^64 + out[1] in two's complement.
+    offset, which here only change the value. A value is out[0] 2^64 + out[1] in two's complement. The offset is
+    compared as far as its first 32 bits, so the limits have HEAD_ERROR and HEAD_UNIT for the rest. A negative zero is
+    rejected.
     """
     last = uint64(len(edges) - 1)
     low_bits = log_width - HEAD_BITS

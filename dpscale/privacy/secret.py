@@ -32,7 +32,10 @@ from dpscale.storage.files import (
 
 
 def make_secret(path: Path, seed: int | None = None) -> None:
-    """Write a new secret, readable only by its owner; an existing one is unchanged."""
+    """Write a new secret, readable only by its owner; an existing one is unchanged.
+
+    With a `seed` the secret is computed from it instead of random.
+    """
     if present(path):
         return
     content = new_secret() if seed is None else seeded_secret(seed)
@@ -43,7 +46,10 @@ def make_secret(path: Path, seed: int | None = None) -> None:
 
 
 def _make_file(path: Path, content: bytes) -> None:
-    """Write a file for its owner alone, and make sure that it is on the disk before anything is drawn with it."""
+    """Write a file for its owner alone, and make sure that it is on the disk before anything is drawn with it.
+
+    The file is written beside its place (.partial) and then renamed, so that it is never incomplete.
+    """
     partial = path.with_suffix(".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove(partial)
@@ -72,7 +78,10 @@ def read_secret(path: Path) -> bytes:
 
 
 def destroy_secret(path: Path) -> None:
-    """Overwrite and remove the secret; copies on the underlying disk, in a store or in a backup are not removed."""
+    """Overwrite and remove the secret; copies on the underlying disk, in a store or in a backup are not removed.
+
+    A local file is overwritten with zeros first; a missing file is no error.
+    """
     with suppress(FileNotFoundError), store_errors(path):
         if is_local(path):
             with os.fdopen(open_in_place(path, os.O_RDWR), "r+b") as file:

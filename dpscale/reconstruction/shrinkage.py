@@ -72,7 +72,11 @@ class Components:
         return shrinkage_loops.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
 
     def means(self, values: Floats, reference: Floats, deviation: float, likelihood: Floats, weights: Floats) -> Floats:
-        """Return posterior means of the counts."""
+        """Return posterior means of the counts.
+
+        `reference` are the expectations, `deviation` is that of the noise, `likelihood` that of each component in each
+        cell, and `weights` those of the components.
+        """
         cells = _cells(values, reference)
         return np.asarray(
             shrinkage_loops.posterior_means(*cells, deviation, self.ratios, self.widths, likelihood, weights)

@@ -290,7 +290,8 @@ class SpanLaws:
     def spans(self, numbers: Integers, stream: PublicStream) -> Integers:
         """Return the span of every parent with so many children, at least 1.
 
-        A parent's kind is the bucket of its number of children; with one child the span is 0.
+        A parent's kind is the bucket of its number of children; with one child the span is 0. The table 0 counts
+        parents by kind and bucket of the span, with noise of deviation `sigma`; `numbers` are those of the children.
         """
         tables, (noisy, sigma) = self.tables, self._table(0)
         allowed = np.ones_like(noisy)

@@ -196,7 +196,10 @@ class GraphicalModel:
         return {name: len(table) for name, table in self.cells.items()}
 
     def to_pgmpy(self, kind: Literal["bayesian", "markov"] = "markov", labels: Labels | None = None) -> Any:
-        """Return the model as a network of pgmpy over cells; state names are labels, or cell numbers without them."""
+        """Return the model as a network of pgmpy over cells; state names are labels, or cell numbers without them.
+
+        A Bayesian network has the conditionals of the tree; a Markov network has the marginals of the cliques.
+        """
         if kind not in ("bayesian", "markov"):
             raise JobError("kind", f"{kind!r}", "bayesian or markov", "leave it out")
         states = {name: list((labels or {}).get(name, range(size))) for name, size in self.sizes.items()}
