@@ -43,7 +43,11 @@ def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> P
 
 
 def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, tools: Tools) -> Plan:
-    """Return the plan with the least error among some mechanisms."""
+    """Return the plan with the least error among some mechanisms.
+
+    A mechanism that raises PlanError is left out and named in the note; the first error is raised if none is left. The
+    largest `floor`, a lower bound for any mechanism, counts for all.
+    """
     plans: dict[str, Plan] = {}
     refused: dict[str, PlanError] = {}
     for name, tried in mechanisms.items():

@@ -57,7 +57,11 @@ class Options(Settings):
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
-    """Plan a named strategy."""
+    """Plan a named strategy.
+
+    A WIDE strategy on a wide attribute has one layered block; CUBE is the data cube, and the others (AXIS) are products
+    over the attributes.
+    """
     strategy, workload, notes = options.strategy, problem.workload, (f"strategy {options.strategy}",)
     if strategy in WIDE and (name := wide_attribute(workload)) is not None:
         blocks = [_wide_block(name, workload.domain[name].size, strategy, problem.noise)]

@@ -281,7 +281,11 @@ VALUES, VARIANCES, PLAN_FILES = "values.npy", "variances.npy", (PLAN, FACTORS, B
 
 
 def pack(evidence: Evidence, workload: Workload, costs: Instalments, plan: Path | None) -> dict[str, bytes]:
-    """Return files of the values of all releases so far; see `Pooling.pack`."""
+    """Return files of the values of all releases so far; see `Pooling.pack`.
+
+    `plan` is the folder of a plan; the plan in its folder TARGET is packed, or without one the plan itself. `costs` is
+    not used.
+    """
     assert isinstance(evidence, PlanEvidence)
     pooled = evidence.plan
     packed = Plan(workload, pooled.mechanism, pooled.blocks, pooled.error, 0.0, pooled.notes)

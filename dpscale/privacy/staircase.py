@@ -116,8 +116,8 @@ class Edges:
     def locate(self, prefix: int) -> int | None:
         """Return the bucket of the uniform number that begins with `prefix`.
 
-        None if the prefix does not determine it. The end of bucket k is at least lower[k]
-        and below lower[k] + `slack`, so a prefix between these two does not decide.
+        None if the prefix does not determine it. The end of bucket k is at least lower[k] and below
+        lower[k] + `slack`, so a prefix between these two does not decide.
         """
         bucket = bisect_right(self.lower, prefix)
         if bucket == len(self.lower) or (bucket and prefix < self.lower[bucket - 1] + self.slack):

@@ -82,7 +82,8 @@ class AncestralSampler:
         """Return the part's rows over cells, shape (count, d).
 
         Each step draws the groups of some attributes given those of earlier ones; last, cells are drawn within the
-        groups.
+        groups. `given` numbers the combination of earlier groups, `ends` are cumulated shares in the order of these
+        combinations, and `shape` has the number of groups of the new attributes.
         """
         stream = PublicStream(release, "ancestral", *part.key)
         rows = np.zeros((part.count, len(self.names)), np.int32)

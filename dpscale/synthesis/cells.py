@@ -102,7 +102,11 @@ class _AttributeRefinement:
         return np.asarray(one / np.add.reduceat(one, groups.starts)[groups.labels])
 
     def _initial_cells(self, stream: PublicStream) -> Integers32:
-        """Return cells that match the 1-way marginal within each group of rows."""
+        """Return cells that match the 1-way marginal within each group of rows.
+
+        `i` is the attribute; a group of one cell needs no draw, and in others cells are drawn by their shares of the
+        1-way marginal (`one`).
+        """
         cells = np.empty(len(self.rows), np.int32)
         column = self.rows[:, self.i]
         small = self.groups.count < np.iinfo(np.int16).max  # 16-bit numbers have a sort in linear time
@@ -129,7 +133,11 @@ class _AttributeRefinement:
         return starts, np.concatenate([*tables, np.zeros(BEHIND)])
 
     def _shares(self, j: int) -> Floats:
-        """Return the shares implied by pairs of groups, 1-ways and dependencies, shape (values of j, cells of i)."""
+        """Return the shares implied by pairs of groups, 1-ways and dependencies, shape (values of j, cells of i).
+
+        `fine` are the columns of which cells are used instead of groups, because there are enough rows; shares over
+        groups are then multiplied by those in the group.
+        """
         determined = self._determined_shares(j)
         if determined is not None:
             return determined

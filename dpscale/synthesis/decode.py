@@ -48,7 +48,8 @@ def values_inside(
 ) -> NDArray[Any] | None:
     """Return values drawn inside bins, and days in periods, shape (n,); None where a cell is a single value.
 
-    The parameters are those of `column`.
+    The parameters are those of `column`. `cells` beyond the listed ones are treated as the last one. `numbers` are
+    numbers of the same column, whose values are shared with the bins.
     """
     inside = np.minimum(cells, attribute.listed - 1)
     if attribute.kind == "date":

@@ -76,7 +76,11 @@ class GroupTargets:
 
     @property
     def variances(self) -> Floats:
-        """Variances of visible groups, at most those of values at the ends; nan if unknown."""
+        """Variances of visible groups, at most those of values at the ends; nan if unknown.
+
+        Values are scaled to [0, 1], so the variance with mean m is at most m (1 − m); `squares` are the released sums
+        of squares.
+        """
         if not self.squares.size:
             return np.full(len(self.known), np.nan)
         means = self.means

@@ -165,6 +165,7 @@ class RuleRepair:
         ones: Mapping[str, Floats],
         values: RuleValues | None = None,
     ) -> None:
+        """Keep the shares of the 1-way marginals `ones`, and the rules whose attributes are all among `names`."""
         self._names, self._values = list(names), values or RuleValues(())
         self._rules = constraints_on(rules, names)
         self._shares = [ones[name] / ones[name].sum() for name in names]
@@ -184,7 +185,8 @@ class RuleRepair:
         """Return the rows with every impossible one repaired. Raises PlanError if all of them are impossible.
 
         First, rows exchange values of one attribute so that both are possible, which changes no 1-way marginal. Other
-        rows get a possible value by the 1-way marginal.
+        rows get a possible value by the 1-way marginal. Each round changes another attribute of a rule; rows that are
+        still impossible are copied from possible ones.
         """
         rows = rows.copy()
         self._exchange(rows, stream)
@@ -258,7 +260,8 @@ class RuleRepair:
     def _possible_cells(self, rows: Integers32, column: int, stream: PublicStream) -> Integers32:
         """Return a possible cell of one attribute for each row, given its other cells; its own if there is none.
 
-        Cells are drawn by their shares in the 1-way marginal.
+        Cells are drawn by their shares in the 1-way marginal. `column` is the number of the attribute; a cell that a
+        rule forbids has weight 0.
         """
         weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
         name = self._names[column]

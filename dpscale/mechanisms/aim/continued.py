@@ -102,7 +102,11 @@ class EarlierState:
     def state(
         self, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None = None
     ) -> AimState:
-        """Return the state after the repeated 1-ways; groups are refined here unless `groups` gives stored ones."""
+        """Return the state after the repeated 1-ways; groups are refined here unless `groups` gives stored ones.
+
+        `first` is the decision that repeats the 1-ways, and `values` has its noisy values, which are averaged with the
+        earlier counts. `left` is the squared μ that remains for rounds.
+        """
         again = {request.names[0]: request.counts(value) for request, value in zip(first.requests, values, strict=True)}
         counts = {name: noisy.average(again[name]) for name, noisy in self.counts.items()}
         groups = self.refined_groups(counts) if groups is None else groups
@@ -170,7 +174,11 @@ STATE, ARRAYS = "state.json", "state.npz"
 
 
 def pack(evidence: Any, workload: Workload, costs: Instalments, plan: Path | None) -> dict[str, bytes]:
-    """Return files of the state after all releases; see `Pooling.pack`."""
+    """Return files of the state after all releases; see `Pooling.pack`.
+
+    `costs.whole` is the cost of all releases; counts are stored with their variances, residuals with their precisions.
+    `by_cell` are the sets that were measured cell by cell. `workload` and `plan` are not used.
+    """
     state = evidence.state()
     names, sets = list(state.counts), list(state.residuals.values)
     content = {

@@ -96,7 +96,11 @@ class ResidualRequest:
 
     @property
     def label(self) -> dict[str, Any]:
-        """Canonical noise-key fields other than release, snapshot and domain."""
+        """Canonical noise-key fields other than release, snapshot and domain.
+
+        `rank` is the place of the set in its round; the version differs if the request is measured by a strategy of its
+        attributes. Groups are stated by their number of cells and first cells.
+        """
         cells = [[grouping.size, *grouping.starts] for grouping in self.groups]
         noise = {"multiplier": str(self.draw.multiplier), **self.draw.noise_spec}
         version = VERSION
@@ -251,7 +255,11 @@ class AimDecision:
         return replace(self, requests=requests, step=step)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the exact content as JSON values."""
+        """Return the exact content as JSON values.
+
+        `beta` is the squared μ of a selection, `step` that of the measurement of a set; the noise of a request is
+        stated by its multiplier and variance.
+        """
         return {
             "round": self.round,
             "chosen": [list(names) for names in self.chosen],

@@ -224,7 +224,10 @@ class GremEstimator:
         candidates: Sequence[AttributeSet],
         previous: FittedEstimates | None = None,
     ) -> GremEstimates:
-        """Return the estimates from residuals; marginals of the previous fit that did not change are kept."""
+        """Return the estimates from residuals; marginals of the previous fit that did not change are kept.
+
+        Without `lazy`, marginals are computed anew on each access; `counts`, `groups` and `candidates` are not used.
+        """
         before = previous if isinstance(previous, GremEstimates) else None
         if not self.lazy:
             return GremEstimates(residuals)
@@ -339,6 +342,7 @@ class GraphicalEstimates:
 
     @cached_property
     def model(self) -> GraphicalModel:
+        """Graphical model of the counts and residuals; its fit begins at `start` and has the tolerance `close`."""
         sizes = {name: len(noisy.values) for name, noisy in self.counts.items()}
         observations = observed(self.counts, self.groups, self.residuals)
         with one_thread():

@@ -254,6 +254,10 @@ class BatchedSchedule:
         return count_uninformative(moved, noise, self.patience) == len(moved)
 
     def one_way_share(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
+        """Return a share that grows with the number of measurements that moved estimates by no more than their noise.
+
+        It is 0 unless the 1-ways are noisy (`ones`) or all measurements are such.
+        """
         moved = list(moved)
         uninformative = count_uninformative(moved, noise, self.patience)
         wanted = ones > NOISY_ONES or uninformative == len(moved)
@@ -381,7 +385,8 @@ class Setting:
         """Sets that may be selected as laws, by their number of attributes, whether or not they are in a target.
 
         If there are too many, those of the attributes with the fewest cells: MOST_LAWS sets at most, and the smallest
-        of these with MOST_LARGER_CELLS in total.
+        of these with MOST_LARGER_CELLS in total. Sets that follow from others (`is_determined`) or are known are left
+        out, as are those with two levels of a hierarchy.
         """
         found: dict[int, tuple[AttributeSet, ...]] = {}
         for degree in self.schedule.law_degrees:

@@ -203,7 +203,9 @@ class AimState:
     def decide(self, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
         """Return the measurements of a round from its selected sets.
 
-        `precisions` grow with every request of the round, so that later sets are measured given earlier ones.
+        `precisions` grow with every request of the round, so that later sets are measured given earlier ones. `costs`
+        has the squared μ of each set, and `precisions` the inverse variances of what is measured so far. A selection
+        without candidates measures the 1-ways.
         """
         setting = self.setting
         if selection.is_empty and not self.due:
