@@ -198,7 +198,8 @@ class GraphicalModel:
     def to_pgmpy(self, kind: Literal["bayesian", "markov"] = "markov", labels: Labels | None = None) -> Any:
         """Return the model as a network of pgmpy over cells; state names are labels, or cell numbers without them.
 
-        A Bayesian network has the conditionals of the tree; a Markov network has the marginals of the cliques.
+        A Bayesian network has the conditionals of the tree; a Markov network has the
+        probabilities of each clique given its separator.
         """
         if kind not in ("bayesian", "markov"):
             raise JobError("kind", f"{kind!r}", "bayesian or markov", "leave it out")

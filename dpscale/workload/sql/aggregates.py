@@ -201,7 +201,7 @@ class Aggregates:
                 return self._product(node)
         if not self.scope.columns(node) and node.find(exp.AggFunc) is None:
             return TermSum((), self._number(node))
-        # what is left has no aggregate: a column outside GROUP BY, or a function that is not supported
+        # without a function it is a column outside GROUP BY; any other expression has no known interval
         if node.find(exp.AggFunc, exp.WithinGroup) is None and node.find(exp.Func) is None:
             self.refuse(
                 node, "an expression of GROUP BY, or an aggregate of it", f"write GROUP BY {node.sql()}, or AVG(…)"
