@@ -135,7 +135,11 @@ def _union(own: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
 
 
 def _descend(own: Hierarchy, union: Union, level: int) -> Integers:
-    """Return the nodes of a level that are below those of a union."""
+    """Return the nodes of a level that are below those of a union.
+
+    A union is (depth, nodes): the depth of its nodes in the tree of the hierarchy `own`, and their positions there.
+    Nodes are returned unchanged if the level is not below them.
+    """
     depth, nodes = union
     tree = own.tree
     while depth < level:
@@ -238,7 +242,10 @@ def _leaves(own: Hierarchy, code: int) -> bytes:
 
 
 def _other_query(domain: Domain, own: Hierarchy, query: Any) -> tuple[AttributeSet, Floats]:
-    """Return the attributes of a query on records and its values over their cells. Raises JobError for a level."""
+    """Return the attributes of a query on records and its values over their cells. Raises JobError for a level.
+
+    `own` is the hierarchy of the area. Its levels are refused because the nodes of the area already choose them.
+    """
     attributes, values = chosen_records(domain, query)
     if levels := [name for name in attributes if name in own.names]:
         raise JobError("query", f"a condition on {levels[0]}, a level of the area", "conditions on other attributes",
@@ -275,7 +282,10 @@ def chosen_records(domain: Domain, query: Any) -> tuple[AttributeSet, Floats]:
 
 
 def _mask(domain: Domain, name: str, values: Any) -> Floats:
-    """Return 1 for the cells of the given value or values of an attribute and 0 for others (shape cells)."""
+    """Return 1 for the cells of the given value or values of an attribute and 0 for others (shape cells).
+
+    `values` is a label or a collection of labels; labels that the attribute does not list are refused.
+    """
     attribute = domain.attribute(name)
     listed = list(values) if isinstance(values, list | tuple | set | range) else [values]
     mask = np.zeros(attribute.size)

@@ -152,14 +152,23 @@ class Ratio:
         return max(first - 2 * theta * both + theta**2 * second, 0.0)
 
     def limits(self, width: float) -> tuple[float, float]:
-        """Return the ends of Fieller's set of a group that is seen, also beyond the range; the range if it has none."""
+        """Return the ends of Fieller's set of a group that is seen, also beyond the range; the range if it has none.
+
+        Fieller's set contains the θ at which |t − θ n| is at most `width` standard errors. A group is seen if n, the
+        estimate `below`, is more than `width` errors from 0 (moments[1] is the variance of n); else the set is
+        unbounded.
+        """
         if self.below**2 <= width**2 * self.moments[1]:
             return self.ends
         low, high = self._roots(width**2)
         return low, high
 
     def limits_inside(self, width: float) -> tuple[float, float]:
-        """Return the ends of Fieller's set inside the range; the least distance there is added, so it is not empty."""
+        """Return the ends of Fieller's set inside the range; the least distance there is added, so it is not empty.
+
+        `_distance` is the squared distance of θ in errors, and `_roots` are the θ at which it has a given value.
+        Candidates are these roots and the ends of the range; 1e-6 allows for rounding of the roots.
+        """
         square = width**2 + min(map(self._distance, (self.value, *self.ends)))
         candidates = [*self.ends, *self._roots(square)]
         low, high = self.ends
@@ -230,7 +239,11 @@ class Combination:
 
     @property
     def estimate(self) -> float:
-        """Estimate on the scale of the combination; nan where it is not defined."""
+        """Estimate on the scale of the combination; nan where it is not defined.
+
+        `_plain` states whether f is the identity: then ratios are not clipped alone, but their sum is (`_inside`), and
+        a ratio with n = 0 has its `value`. Otherwise the sum is of f(θ) at the clipped values.
+        """
         if self._plain:
             with np.errstate(divide="ignore", invalid="ignore"):
                 return self._inside(sum(k * one.above / one.below if one.below else k * one.value
@@ -276,7 +289,11 @@ class Combination:
         return self.scale is IDENTITY
 
     def _inside(self, value: float) -> float:
-        """Return a value inside the range that those of the ratios imply; any value on other scales."""
+        """Return a value inside the range that those of the ratios imply; any value on other scales.
+
+        The range is the sum of the ranges k · `ends` of the ratios, each sorted because a weight k may be negative.
+        `_plain` states whether f is the identity.
+        """
         if not self._plain:
             return value
         spans = np.array([np.sort(k * np.array(one.ends)) for k, one in zip(self.weights, self.ratios, strict=True)])
@@ -290,7 +307,11 @@ def tail(width: float, noise: str) -> float:
 
 
 def smallest_level(limits: Callable[[float], tuple[float, float]], noise: str) -> float:
-    """Return the smallest α at which an interval, given by its half width in errors, excludes 0."""
+    """Return the smallest α at which an interval, given by its half width in errors, excludes 0.
+
+    `limits` maps a half width to the ends of an interval. The half width at which 0 enters is found by 50 bisections
+    between 0 and WIDEST; `tail` is the probability of noise beyond it.
+    """
     low, high = 0.0, WIDEST
     for _ in range(50):
         middle = (low + high) / 2
@@ -340,7 +361,10 @@ class JointQueries:
         return np.broadcast_to(values.reshape(shape), self.domain.shape(self.names)).astype(np.float64)
 
     def cell(self, cells: Mapping[str, int]) -> Floats:
-        """Return 1 for the records with a cell of each of some attributes, as an array over the cells."""
+        """Return 1 for the records with a cell of each of some attributes, as an array over the cells.
+
+        `cells` maps an attribute to the number of its cell. The array has an axis for each of `self.names`.
+        """
         found = np.ones(self.domain.shape(self.names))
         for name, cell in cells.items():
             found = found * self.expand((name,), np.eye(self.domain[name].size)[cell])
@@ -397,7 +421,11 @@ def over(answered: Answered, queries: Iterable[Any], others: Iterable[str] = ())
 def over_periods(
     releases: Sequence[Answered], shared: Floats, queries: Iterable[Any], others: Iterable[str] = ()
 ) -> JointQueries:
-    """Return the records of several periods; see `over`. Raises PlanError for estimates without exact errors."""
+    """Return the records of several periods; see `over`. Raises PlanError for estimates without exact errors.
+
+    `shared` has the covariances of the periods' noise, in an arbitrary unit. The attributes are those of the queries,
+    then `others`, in domain order. MOST_CELLS bounds their joint cells, because a query is an array over them.
+    """
     domain = releases[0].estimates.workload.domain
     names = dict.fromkeys(name for query in queries for name in chosen_records(domain, query)[0])
     ordered = domain.ordered([*names, *(name for name in dict.fromkeys(others) if name not in names)])
@@ -501,6 +529,9 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
     An outcome has rows t and n over the cells: t is the value relative to the centre, in units of half the range, and n
     is 1 for records that count. Bins have three rows: midpoints, lower ends and upper ends.
 
+    For a number the rows are those of its measured statistic: t, n and, if squares are measured, q, which is 1 at the
+    ends of the range. Its ends are ± the limit of the statistic. For bins, cells after the listed ones have n = 0.
+
     Raises
     ------
     JobError
@@ -513,6 +544,7 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
         assert statistic is not None
         rows = centred_rows(number)
         ends = -statistic.limit, statistic.limit
+        # fields: names, rows, scale, ends, squares, clipped, centre
         return Outcome((name,), [ValueRow(rows["t"], rows["n"])], statistic.half_range, ends, rows.get("q"),
                        statistic.clipped, statistic.centre)  # fmt: skip
 
@@ -615,7 +647,11 @@ def combined(
 
 
 def _square(records: JointQueries, outcome: Outcome, group: Floats, period: int) -> float | None:
-    """Return the estimated sum of squares in a group; None if it is not estimated, or not positive."""
+    """Return the estimated sum of squares in a group; None if it is not estimated, or not positive.
+
+    `group` is 1 on the cells of the group and 0 on others, and outcome.squares are the squares of the centred values.
+    PlanError means that the measurements do not determine the sum.
+    """
     if outcome.squares is None:
         return None
     try:

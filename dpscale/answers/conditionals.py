@@ -85,7 +85,12 @@ def conditional(
 
 
 def _counts(answered: Answered, names: AttributeSet, cells: Evidence, model: GraphicalModel | None) -> Floats:
-    """Return estimated counts of the records with given cells, one axis for each name."""
+    """Return estimated counts of the records with given cells, one axis for each name.
+
+    `cells` maps an attribute to the numbers of its given cells. A model is conditioned on them directly. Estimates of
+    linear queries have a margin over all the attributes, whose axes of `cells` are reduced to the given cells and
+    summed, the last axis first so that the positions of the others stay valid.
+    """
     if model is not None:
         return model.given(**cells).marginal(names)
     counts = answered.estimates.marginal((*names, *cells))

@@ -85,7 +85,11 @@ def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: 
 
 
 def _margins(groups: Groups, cells: int) -> csr_array:
-    """Return the matrix of the margins, with one row for each cell of a margin."""
+    """Return the matrix of the margins, with one row for each cell of a margin.
+
+    A group is a pair: the number of the margin's cell for each cell of the table, and the values of the margin's cells.
+    An entry is 1 if the cell of the table belongs to the cell of the margin.
+    """
     from scipy.sparse import csr_array, vstack
 
     one = np.ones(cells)

@@ -79,7 +79,12 @@ class Finding:
     size: float
 
     def sentence(self, domain: Domain) -> str:
-        """Return the finding in words."""
+        """Return the finding in words.
+
+        `share` has the interval `low` … `high` and a standard error. `group` is (attribute, cell) of the records that
+        the finding is about, or None for all records. `expected` is the share with which it is compared: equal shares
+        of the cells, or the share of all records. A group by a date is named as a time.
+        """
         share, cell = share_text(self.share, self.low, self.high, self.error), _cell(domain, self.name, self.cell)
         if self.group is None:
             return f"{share} of the records have {cell}; equal shares would be {percent(self.expected)}."
@@ -120,7 +125,11 @@ class MeanFinding:
     size: float
 
     def sentence(self, domain: Domain) -> str:
-        """Return the finding in words."""
+        """Return the finding in words.
+
+        `names` is (attribute of the groups, number), and `cell` is the group. `expected` is the mean of all records.
+        Numbers are rounded to the precision of the standard error.
+        """
         by, number = self.names
         ends = [rounded(end, self.error) for end in (self.low, self.high)]
         unit = f" {domain[number].words.unit}" * bool(domain[number].words.unit)
@@ -167,7 +176,11 @@ def findings(answered: Answered, most: int = MOST) -> list[Finding | MeanFinding
 
 
 def _requested_means(answered: Answered) -> Sequence[AttributeSet]:
-    """Return an attribute and a number for each mean by cells of an attribute that the workload asks for."""
+    """Return an attribute and a number for each mean by cells of an attribute that the workload asks for.
+
+    A part of the workload for means is named after its family and number. Attributes with more than LONGEST cells and
+    sets that a model extrapolates are left out; at most LOOKED_AT pairs are returned.
+    """
     domain = answered.estimates.workload.domain
     titles = {f"{MeanQueries.name}-{number}" for number in domain.number_names}
     sets = [names for part in answered.estimates.workload.parts if part.name in titles for names in part.sets]
@@ -176,7 +189,11 @@ def _requested_means(answered: Answered) -> Sequence[AttributeSet]:
 
 
 def _may_be_independent(answered: Answered, names: AttributeSet) -> bool:
-    """Return whether neither the domain determines a dependence of two attributes, nor a model extrapolates them."""
+    """Return whether neither the domain determines a dependence of two attributes, nor a model extrapolates them.
+
+    The domain determines a dependence of attributes that have a column in common, or that occur in the same rule. A
+    model extrapolates a set if the measurements determine only a part of its counts.
+    """
     domain, (one, other) = answered.estimates.workload.domain, names
     implied = set(domain[one].columns) & set(domain[other].columns) or any(
         {one, other} <= set(rule.names) for rule in domain.rules

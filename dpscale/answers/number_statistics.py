@@ -72,7 +72,11 @@ def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -
 
 
 def deviation_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
-    """Return the standard deviations of a number with a row for each group, as the roots of variances."""
+    """Return the standard deviations of a number with a row for each group, as the roots of variances.
+
+    `_figures` has the estimates, errors and ends of intervals of the variances. The error of a root is error / (2 ·
+    root), by linear approximation; a variance of 0 has no such error.
+    """
     figures = _figures(answered, VarianceQueries(of=name), name, by, level)
     estimates, low, high = (np.sqrt(one) for one in (figures.estimates, figures.low, figures.high))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -81,7 +85,11 @@ def deviation_table(answered: Answered, name: str, by: Sequence[str], level: flo
 
 
 def ratio_table(answered: Answered, name: str, other: str, by: Sequence[str], level: float) -> pa.Table:
-    """Return Σ name / Σ other with a row for each group; either may be "records"."""
+    """Return Σ name / Σ other with a row for each group; either may be "records".
+
+    `by` are the attributes of the groups and `level` is the probability of the intervals. Both sums are queries on one
+    set: the groups and the numbers. There are at most MOST_GROUPS groups, because each is answered alone.
+    """
     check_level(level)
     domain = answered.estimates.workload.domain
     for one in {name, other} - {RECORDS}:
@@ -118,7 +126,11 @@ def _ratio_answers(
 
 
 def _sum_query(domain: Domain, both: AttributeSet, by: AttributeSet, name: str, cells: tuple[int, ...]) -> Floats:
-    """Return the sum of a number, or the number of records, in a group as an array over a set."""
+    """Return the sum of a number, or the number of records, in a group as an array over a set.
+
+    `both` is the set of groups and numbers, and `cells` are the cells of the attributes `by` that define the group. The
+    query is an outer product over `both`: 1 on the group's cell, the values of the number on its axis, 1 on other axes.
+    """
     chosen = dict(zip(by, cells, strict=True))
     query = np.ones(())
     for own in both:
@@ -154,7 +166,11 @@ def _ratio_figures(answers: Floats, moments: Floats, width: float) -> Figures:
 def _figures(
     answered: Answered, family: SumQueries | MeanQueries | VarianceQueries, name: str, by: Sequence[str], level: float
 ) -> Figures:
-    """Return estimates, errors and intervals of a sum, mean or variance of number `name`, for each cell of `by`."""
+    """Return estimates, errors and intervals of a sum, mean or variance of number `name`, for each cell of `by`.
+
+    Variances require squares of the number in the measurements. The queries are those of `family` on the set (`by`,
+    number), answered from the estimates of this set.
+    """
     check_level(level)
     domain = answered.estimates.workload.domain
     number = number_named(domain, name, family.name)
@@ -202,7 +218,11 @@ def checked_groups(domain: Domain, by: Sequence[str]) -> AttributeSet:
 
 
 def _table(answered: Answered, by: Sequence[str], figures: Figures) -> pa.Table:
-    """Return a row for each group: labels, figures and, if a value is missing, the reason."""
+    """Return a row for each group: labels, figures and, if a value is missing, the reason.
+
+    `figures` has arrays over the groups in the order FIGURES. A figure is missing (NaN) if too few records are seen;
+    REASON states this.
+    """
     domain = answered.estimates.workload.domain
     names = checked_groups(domain, by)
     cells = np.unravel_index(np.arange(domain.cells(names)), domain.shape(names)) if names else ()

@@ -117,7 +117,11 @@ def publish(
 
 
 def in_formats(published: Published, formats: Sequence[str]) -> Published:
-    """Return what some of the formats can have: rows of statements are in csv, parquet and xlsx only."""
+    """Return what some of the formats can have: rows of statements are in csv, parquet and xlsx only.
+
+    FORMATS are the formats that can store statements. Without any of these, statements are left out for the reason
+    NO_CUBE.
+    """
     if not set(formats).isdisjoint(FORMATS):
         return published
     left_out = dict(published.left_out) | {(rows.name,): NO_CUBE for rows in published.statements}
@@ -125,7 +129,11 @@ def in_formats(published: Published, formats: Sequence[str]) -> Published:
 
 
 def _ends(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats] | None:
-    """Return the ends of the intervals of all cells of a set; None if they are not estimated themselves."""
+    """Return the ends of the intervals of all cells of a set; None if they are not estimated themselves.
+
+    Intervals have the probability LEVEL. Both ends are at least 0, because counts are, and have two digits. PlanError
+    means that the measurements do not determine the cells.
+    """
     try:
         estimate, error = answered.cells(names)
     except PlanError:
@@ -172,7 +180,12 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
 
 
 def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the queries that are listed by predicates over the sets: counts as non-negative integers."""
+    """Yield the queries that are listed by predicates over the sets: counts as non-negative integers.
+
+    A pair is (name of the part and its attributes joined by "-", table with labels, a column `count` or `value`, and
+    `std_error`). `requested` are the sets that are published. Counts are at least 0 and whole; other values have two
+    digits.
+    """
     for part, names, table in answered.listed(0.95):
         by = tuple(name for name in names if name not in part.domain.number_names)
         # queries over unpublished sets are no tables of this publication
@@ -188,7 +201,10 @@ def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[t
 
 
 def closed(requested: Iterable[AttributeSet]) -> list[AttributeSet]:
-    """Return the sets, their single attributes and the pairwise intersections, smallest first."""
+    """Return the sets, their single attributes and the pairwise intersections, smallest first.
+
+    The intersection of two sets is the common margin on which their tables must agree; the empty set is omitted.
+    """
     found = dict.fromkeys(names for names in requested if names)
     for one, other in combinations(list(found), 2):
         found[tuple(name for name in one if name in other)] = None
@@ -357,7 +373,11 @@ def labelled(domain: Domain, published: Published, names: AttributeSet, limit: f
 
 
 def flagged(table: pa.Table, limit: float) -> pa.Table:
-    """Return a table of values and errors with the column `flag`."""
+    """Return a table of values and errors with the column `flag`.
+
+    A value is flagged as unreliable if its standard error is more than `limit` times its size, or than `limit` for
+    sizes below 1.
+    """
     value = table["count" if "count" in table.column_names else "value"].to_numpy()
     errors = table["std_error"].to_numpy()
     flags = np.where(errors > limit * np.maximum(np.abs(value), 1), UNRELIABLE, "")
@@ -365,7 +385,11 @@ def flagged(table: pa.Table, limit: float) -> pa.Table:
 
 
 def with_minimum(table: pa.Table, minimum: int) -> pa.Table:
-    """Return a table without the figures of cells whose published count is below a minimum."""
+    """Return a table without the figures of cells whose published count is below a minimum.
+
+    Nothing is hidden if `minimum` is 0 or the table has no counts. COLUMNS_OF_NUMBERS are the columns that become null;
+    the column `flag` states the reason.
+    """
     if not minimum or "count" not in table.column_names:
         return table
     small = pc.less(table["count"], minimum)
@@ -416,7 +440,11 @@ class FinishedTable:
     ends: tuple[Floats, ...] = ()
 
     def with_ends(self) -> pa.Table:
-        """Return the table with the columns `low` and `high`, if intervals are known."""
+        """Return the table with the columns `low` and `high`, if intervals are known.
+
+        `ends` is (lower ends, upper ends) of the counts' intervals, or empty if these are not known. A hidden count
+        (null) has no interval either.
+        """
         found, missing = self.table, pc.is_null(self.table["count"]) if self.ends else None
         for end, own in zip(("low", "high"), self.ends, strict=False):
             found = found.append_column(end, pc.if_else(missing, None, pa.array(own.reshape(-1), from_pandas=True)))
@@ -429,7 +457,11 @@ class FinishedTable:
 
 
 def finished_tables(domain: Domain, published: Published, limit: float, minimum: int) -> list[FinishedTable]:
-    """Return the tables of a publication with their flags, without figures of counts below a minimum."""
+    """Return the tables of a publication with their flags, without figures of counts below a minimum.
+
+    `limit` is the relative error from which a value is unreliable. Tables are in this order: counts by attributes,
+    listed queries, figures of numbers.
+    """
     found = list[FinishedTable]()
     for name, names in _names(published.tables):
         title = f"Number of records by {', '.join(title_of(domain, own) for own in names)}"
@@ -528,7 +560,10 @@ def _names(tables: Mapping[AttributeSet, Any]) -> Iterator[tuple[str, AttributeS
 
 
 def _emptied(folder: Path) -> None:
-    """Create the folder, or remove an older publication in it. Raises JobError for any other folder with files."""
+    """Create the folder, or remove an older publication in it. Raises JobError for any other folder with files.
+
+    README and CODEBOOK are in every publication, so a folder with both is an older publication and may be replaced.
+    """
     if folder.is_symlink():
         raise JobError("--out", f"{folder} is a symbolic link", "a real folder", "name the folder that it points to")
 
@@ -553,6 +588,7 @@ def _all_csv(folder: Path, tables: Mapping[str, pa.Table], release: str, descrip
 
 
 def _all_parquet(folder: Path, tables: Mapping[str, pa.Table], release: str, description: str) -> None:
+    """Write a Parquet file for each table, with the description and the release in the metadata of its schema."""
     for name, table in tables.items():
         out = io.BytesIO()
         own = {"description": description, "release": release, **(table.schema.metadata or {})}
@@ -561,7 +597,11 @@ def _all_parquet(folder: Path, tables: Mapping[str, pa.Table], release: str, des
 
 
 def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, description: str) -> None:
-    """Write one workbook: a sheet with a description, and one for each table."""
+    """Write one workbook: a sheet with a description, and one for each table.
+
+    MOST_ROWS is the number of rows of a sheet; longer tables are only listed on the first sheet. Names of sheets have
+    at most 31 characters. Texts are escaped so that they are not read as formulas or invalid XML.
+    """
     book = _workbook()(write_only=True)
     first = book.create_sheet("about")
     about = [f"{name}: {_statistic(table)}" if _statistic(table) else name for name, table in tables.items()]
@@ -616,7 +656,10 @@ def _value_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _escaped_texts(values: pa.ChunkedArray) -> pa.Array:
-    """Return a column of texts with escapes, each distinct text being looked at once."""
+    """Return a column of texts with escapes, each distinct text being looked at once.
+
+    A column that is not dictionary-encoded is encoded first; the result is a dictionary array with the escaped labels.
+    """
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     one = encoded.unify_dictionaries().combine_chunks()
     labels = pa.array([escape_formula(value) for value in one.dictionary.to_pylist()], pa.string())

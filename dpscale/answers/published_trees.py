@@ -107,7 +107,9 @@ class TableLattice:
         """Return the sets, their single attributes, common sums, and those at all levels above, smallest first.
 
         At most about MOST_COMMON sets are closed under common sums. `raised` yields the sets with one hierarchy at the
-        level above, or without it.
+        level above, or without it. `common` returns the largest sums that two tables share. `rank` is the sum of the
+        depths of a table in its hierarchies, so a table follows all of its sums. The search for common sums ends once
+        there are more than MOST_COMMON sets, because the number of pairs grows with the square of the sets.
         """
         found = dict.fromkeys(sets)
         fresh = list(found)

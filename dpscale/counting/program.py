@@ -306,6 +306,9 @@ def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers,
     """Return the sums of covered sets from joints, of which `first` is the first one in `starts`.
 
     A stride is the step in the set's cells for one step along an axis of the joint, and 0 for axes that the set lacks.
+    `covered` are positions in cover.sets, and cover.owners[s] is the position in cover.joints of the joint from which
+    set s is summed. `starts` are the places of the first cell of each joint, `offsets` those of each set, in flat
+    arrays.
     """
     domain, joints = cover.domain, cover.joints[first : first + len(starts)]
     strides = []
@@ -316,6 +319,7 @@ def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers,
             step *= size
         strides.append([steps.get(name, 0) for name in cover.joints[cover.owners[s]]])
 
+    # fields: offsets, cells, sizes and starts of the joints; owners, strides, stride_starts and places of the sets
     return Folds(
         starts,
         _array(domain.cells(joint) for joint in joints),

@@ -86,7 +86,12 @@ def reduction_graph(
 def _add_piece(
     graph: Graph, call_keys: list[Any], piece: range, number: int, key_name: KeyName, cut: bool
 ) -> tuple[Any, int]:
-    """Add the sum of a piece to the graph; return its key and the number of its first part."""
+    """Add the sum of a piece to the graph; return its key and the number of its first part.
+
+    `call_keys` are the keys of the calls, each with a list of arrays, one for each part. With `cut`, tasks take the
+    range `piece` of each list before it is summed, so the sum begins with part piece.start; otherwise whole lists are
+    summed, from part 0. `number` is the position of the piece, which makes keys unique.
+    """
     if not cut:
         return _tree(graph, call_keys, (key_name("sum"), number)), 0
     slices = [(key_name("take"), i, number) for i in range(len(call_keys))]

@@ -72,7 +72,9 @@ DEFAULTS: dict[str, Any] = {"mechanism": {}, "reconstruct": {}, "output": {}}
 def from_short(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a job in the short form as that of several tables: its sections are in [tables.data].
 
-    ONLY is the name of the only table. Keys of [data] and the sections of a table become keys of [tables.data].
+    ONLY is the name of the only table. Keys of [data] and the sections of a table become keys of [tables.data]. Keys of
+    [data] come before DEFAULTS and the sections of the job, which replace equal keys. The default of `snapshot` is the
+    content of the files. Data that are not a mapping pass unchanged, for a later check to refuse.
     """
     data = content["data"]
     sections = {name: section for name, section in content.items() if name in TABLE_SECTIONS}

@@ -138,6 +138,10 @@ def in_order(
 
     Rows of a parent exchange their values of the attribute so that these ascend; the other attributes stay.
 
+    Only bins and dates of a column that no other attribute shares are exchanged. `source` has for each row the row from
+    which its value is taken; texts of dates are compared as days. If an exchange breaks a rule for a row of a parent,
+    all rows of this parent retain their values.
+
     Parameters
     ----------
     table : pyarrow.Table

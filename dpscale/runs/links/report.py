@@ -238,7 +238,11 @@ def _tables(run: LinkedTables) -> list[dict[str, Any]]:
 
 
 def _shown(released: ReleasedLink) -> dict[str, Any]:
-    """Return the values of a link that the page has and `_links.json` has not."""
+    """Return the values of a link that the page has and `_links.json` has not.
+
+    `share` is the percentage of the budget for the link, `at_bound` states how many rows of the parent have as many
+    links as the bound permits, and `sampled` whether associations are computed from a part of the links.
+    """
     run, link = released.run, released.link
     return {"share": _share(run, f"links.{link.called}"), "plot": degree_plot(released), "sampled": released.is_sampled,
             "associations": [association.picture() for association in released.associations],

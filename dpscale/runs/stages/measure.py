@@ -71,7 +71,11 @@ def perform(run: TablePart, engine: Engine) -> None:
 
 
 def _row_types(run: TablePart, types: Mapping[str, str]) -> dict[str, str]:
-    """Return the types of the columns of rows: texts for dates with a format in files without types."""
+    """Return the types of the columns of rows: texts for dates with a format in files without types.
+
+    `types` has the type of each column in the data, or "" if the file has none. All results are "" without synthetic
+    rows, or if synthesis.types is not "input", because such rows do not have the types of the data.
+    """
     if run.synthesis is None or run.synthesis.types != "input":
         return dict.fromkeys(types, "")
     dates = {attribute.name for attribute in run.domain.attributes if attribute.kind == "date" and attribute.format}
