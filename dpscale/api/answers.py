@@ -552,7 +552,11 @@ def read_rows(files: list[str], read_column: Callable[[str, Any], Any] | None = 
 
 
 def read_csv_rows(file: str, read_column: Callable[[str, Any], Any] | None = None) -> DataFrame:
-    """Return the rows of a CSV file: an empty field without quotes is a null, and every other text is a value."""
+    """Return the rows of a CSV file: an empty field without quotes is a null, and every other text is a value.
+
+    `read_column`, if given, converts a column of texts by its name. A block has the size of the whole file, so that
+    every value is in a single chunk. Empty lines of a file with one column are nulls, so they are not ignored.
+    """
     with opening(file) as stream:
         names = next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8", newline="")))
     with opening(file) as stream:

@@ -376,7 +376,11 @@ class ReleaseConclusions(ABC):
     def _at_periods(
         self, periods: Sequence[str | int] | None, kind: str, population: bool
     ) -> tuple[list[Answered], Floats]:
-        """Return the answers at periods and the covariance of their values; those of the release without periods."""
+        """Return the answers at periods and the covariance of their values; those of the release without periods.
+
+        `kind` is the kind of answers of a growing table. Without periods the covariance is 1, in units of the variance.
+        Only answers of kind "period" have disjoint records, which `population` requires.
+        """
         if periods is None:
             return [self.answered], np.ones((1, 1))
         if population and kind != "period":

@@ -74,7 +74,11 @@ def release_html(run: Run, answered: Mapping[str, Answered], periods: Sequence[s
 
 
 def _budget(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what the release has spent and what remains for its dataset; a part of a release is charged with it."""
+    """Yield what the release has spent and what remains for its dataset; a part of a release is charged with it.
+
+    A pair is (name, text). `capless` is true if neither the dataset nor its periods have a cap; then there is no
+    remainder.
+    """
     from dpscale.runs.stages.report import remaining
 
     if run.manifest.get("part"):
@@ -95,7 +99,10 @@ def _budget(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _sizes(name: str, answered: Answered) -> Iterator[tuple[str, str]]:
-    """Yield the number of queries and the estimated number of records of a table."""
+    """Yield the number of queries and the estimated number of records of a table.
+
+    A pair is (name, text). At most MOST attributes are named. The interval is left out if it is infinite.
+    """
     work, of = answered.estimates.workload, f" of {name}" if name else ""
     names = work.domain.names
     over = f"{', '.join(names[:MOST])}{', …' if len(names) > MOST else ''}"
@@ -107,7 +114,11 @@ def _sizes(name: str, answered: Answered) -> Iterator[tuple[str, str]]:
 
 
 def _first_tables(answered: Answered, prefix: str) -> Iterator[str]:
-    """Yield the first table of each part of the workload, then the second ones, as HTML with prefixed headings."""
+    """Yield the first table of each part of the workload, then the second ones, as HTML with prefixed headings.
+
+    Sets without weight and tables of more than LARGEST queries are left out. `zip_longest` takes one table of each part
+    in turn, with None after the last one of a part.
+    """
     shown = []
     for part in answered.estimates.workload.parts:
         weighted = [names for names, weight in zip(part.sets, part.weights, strict=False) if weight > 0]
@@ -120,7 +131,11 @@ def _first_tables(answered: Answered, prefix: str) -> Iterator[str]:
 
 
 def _table_html(prefix: str, table: pa.Table, part: WorkloadPart, names: AttributeSet) -> str:
-    """Return the first rows of a table of answers with intervals."""
+    """Return the first rows of a table of answers with intervals.
+
+    Columns before `estimate` are labels. At most ROWS rows are shown, and the title states how many there are. Counts
+    of records are shown as whole numbers.
+    """
     by, count = part.shown(names), len(table)
     labels, unit = table.column_names[: table.column_names.index("estimate")], part.unit(names)
     text = whole if unit == "records" else figure

@@ -500,6 +500,9 @@ def _whole_job(job: Mapping[str, Any] | str | Path) -> ReleasePlan:
 
 
 def _at_unit_cost(queries: Any, budget: Mapping[str, Any], mechanism: str, options: Mapping[str, Any]) -> Plan:
+    """Return the plan of queries at cost 1, for comparisons of mechanisms without a budget. Of `budget` only the domain
+    may be given, over which a list of attribute sets becomes a workload of marginals.
+    """
     if given := [name for name, value in budget.items() if value is not None and name != "domain"]:
         raise JobError(f"plan.{given[0]}", "given without epsilon", "epsilon as well", "add epsilon=")
     if not isinstance(queries, Workload) and isinstance(budget["domain"], Domain):
@@ -533,7 +536,10 @@ def _workload_tables(queries: Any, domain: Any) -> tuple[str, list[dict[str, Any
 
 
 def _declared(domain: Any) -> str:
-    """Return the path of the domain file of a domain, or of a path."""
+    """Return the path of the domain file of a domain, or of a path.
+
+    A Domain in memory is first written to a file, because a job names a path.
+    """
     if isinstance(domain, Domain):
         return _stored_domain(domain)
     if domain is None or not is_path(domain):
@@ -569,7 +575,10 @@ def _part_table(part: Any) -> dict[str, Any]:
 
 
 def _listed_table(part: Any) -> dict[str, Any]:
-    """Return the table of listed queries, whose array is stored in the data folder under its hash."""
+    """Return the table of listed queries, whose array is stored in the data folder under its hash.
+
+    `part` has queries on one set. Its file name is the hash of the array, so equal arrays share a file.
+    """
     (names,) = part.sets
     packed = io.BytesIO()
     np.save(packed, part.queries(names))

@@ -105,7 +105,11 @@ def _given_job(job: Any, data: Any) -> tuple[Any, bool]:
 
 
 def _with_path(planned: ReleasePlan, data: Any) -> ReleasePlan:
-    """Return the plan of the files that are given as data, with runs of its own; the plan itself for other data."""
+    """Return the plan of the files that are given as data, with runs of its own; the plan itself for other data.
+
+    A job states the path of its files or gets it as `data`, but not both. Other data, such as a frame, are not a part
+    of the plan.
+    """
     given = planned.content["data"]
     if data is None and "path" not in given:
         raise JobError("run.data", "missing", "a frame, or the path of files", "add data=")
@@ -130,7 +134,10 @@ class SpentWarning(UserWarning):
 
 
 def warn_spent(job: Job) -> None:
-    """Warn with the path of the ledger and the spent budget of a dataset."""
+    """Warn with the path of the ledger and the spent budget of a dataset.
+
+    The total is that of all releases of the dataset on the ledger.
+    """
     with Ledger.open(job.privacy.ledger, create=False) as ledger:
         spent = ledger.summary()["datasets"][canonical(job.dataset)]["spent"]
     epsilon = "infinite" if spent["epsilon"] is None else f"{spent['epsilon']:.6g}"
@@ -141,7 +148,11 @@ def warn_spent(job: Job) -> None:
 
 
 def _framed(content: Mapping[str, Any], folder: Path) -> Job:
-    """Return the job of a table that is given as a frame; refuse settings of files and of several tables."""
+    """Return the job of a table that is given as a frame; refuse settings of files and of several tables.
+
+    FRAME is the text that replaces the path of files, FILES_ONLY are keys of [data] that only files have, and SEVERAL
+    are sections of jobs of several tables. The dataset is required because no path can name it on the ledger.
+    """
     data = content.get("data", {})
     if SEVERAL & content.keys() or not isinstance(data, Mapping):
         raise JobError("data", "a frame for a job of several tables", "a job of one table", "write it to files")

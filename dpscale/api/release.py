@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 
 
 def _opened_again(kind: type[Release], path: str, folder: str) -> Release:
-    """Return the release of a run directory, or that of one of its tables, joins or periods by its folder."""
+    """Return the release of a run directory, or that of one of its tables, joins or periods by its folder.
+
+    `folder` is relative to the run directory, or empty for the whole release. A folder of no table is opened by its
+    path.
+    """
     opened = kind.open(path)
     if not folder:
         return opened
@@ -146,7 +150,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusi
         return self.joins[chosen_join(self._run.joins, named_attributes(*names), number)]
 
     def _selected(self, name: str, level: float) -> pa.Table:
-        """Return the rows of a SELECT statement of the job as an Arrow table; see `query`."""
+        """Return the rows of a SELECT statement of the job as an Arrow table; see `query`.
+
+        A release of several tables has the statements in its tables and joins, of which the first with this name
+        answers.
+        """
         several = [own for own in (*self.tables.values(), *self.joins.values()) if own is not self]
         for own in several:
             if name in statements_of(own._run.table):

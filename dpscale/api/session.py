@@ -359,14 +359,20 @@ class Session:
         return account
 
     def _stated(self, ledger: PublicLedger, analyst: str | None) -> dict[str, Any]:
-        """Return cap, spending and remaining budget of the dataset, or of an analyst."""
+        """Return cap, spending and remaining budget of the dataset, or of an analyst.
+
+        An analyst has an account inside that of the dataset. Without an entry on the ledger there is no cap.
+        """
         found: dict[str, Any] = ledger.summary()["datasets"].get(self._dataset, {})
         if analyst:
             found = found.get("analysts", {}).get(canonical(analyst), {})
         return found or {"cap": None}
 
     def _alone(self, text: str, epsilon: float) -> ReleasePlan:
-        """Return the plan of statements with the budget that they would cost alone."""
+        """Return the plan of statements with the budget that they would cost alone.
+
+        Statements on distinct units are refused: they are measured apart from the rows.
+        """
         planned = plan_sql(text, epsilon=epsilon, delta=self._delta, mechanism=NAME, **self._arguments)
         if any(not part.counts_rows for part in planned.job.workload):
             raise JobError("session.run", "COUNT(DISTINCT …), whose units are measured apart",
@@ -390,7 +396,10 @@ class Session:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Wait until no other process runs statements in the folder."""
+        """Wait until no other process runs statements in the folder.
+
+        The lock is a file in the folder. TransientError is raised after WAIT_SECONDS.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         with file_lock(self._folder / LOCK, WAIT_SECONDS) as taken:
             if not taken:
@@ -400,7 +409,10 @@ class Session:
 
     @property
     def _count(self) -> int:
-        """Number of run directories. Raises JobError if one of them is missing."""
+        """Number of run directories. Raises JobError if one of them is missing.
+
+        Run directories are numbered from 1. A folder without a manifest does not count as a run.
+        """
         found = sorted(int(one[1]) for path in self._folder.glob("release-*")
                        if (one := re.fullmatch(r"release-(\d+)", path.name)) and present(path / MANIFEST))  # fmt: skip
         if missing := sorted({*range(1, max(found, default=0))}.difference(found)):
@@ -438,7 +450,12 @@ class Session:
             self._checked = str(last.path)
 
     def _finish(self, opened: Run) -> None:
-        """Run all stages of a run."""
+        """Run all stages of a run.
+
+        A frame is checked against the domain before the stages. `hashed` lists the axes of the domain whose columns the
+        frame has; it is recorded before the measurement. After an error `remove_on_error` removes a new run directory
+        unless its release was charged.
+        """
         check_repeat(opened)
         if self._frame is not None:
             opened.table.frame, domain = self._frame, opened.table.declared

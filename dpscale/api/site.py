@@ -78,7 +78,11 @@ def read_site(
 
 
 def _check_titles(runs: Sequence[tuple[Run, Edition]]) -> None:
-    """Raise JobError for datasets that would be one subject because their names are paths, which are not shown."""
+    """Raise JobError for datasets that would be one subject because their names are paths, which are not shown.
+
+    A pair is (run, edition); an edition is a release as a page shows it. Releases with the same ledger and dataset are
+    one subject, which is named by its title, or by the dataset if that is no path.
+    """
     named = {(run.manifest.get("ledger"), run.manifest["privacy"]["dataset"]) for run, one in runs
              if not one.words["title"]}  # fmt: skip
     unnamed = [dataset for _, dataset in named if public_name(dataset) != dataset]
@@ -122,7 +126,10 @@ def _groups(
 ) -> Iterator[tuple[SheetGroup, Any, dict[str, Answered]]]:
     """Yield the tables and joins of a release, or its kinds of answers by period, with their answers.
 
-    A group has a folder and a title of its own if there are several tables, joins or kinds of answers.
+    A group has a folder and a title of its own if there are several tables, joins or kinds of answers. A triple is
+    (group of pages, table or join, answers). Answers are by the label of a period, or by "" without periods. `source`
+    names the table that a group describes, and is empty for others. CUT_JOIN only measures how many rows the bounds
+    cut, so it has no pages.
     """
 
     def group(
@@ -159,7 +166,10 @@ def _selects(group: SheetGroup, table: Any, rows: Sequence[StatementRows], limit
 
 
 def _promise(run: Run, epsilon: float, delta: float) -> list[str]:
-    """Return sentences on the protection of a release: unit and bound, noise and cost, attack risk."""
+    """Return sentences on the protection of a release: unit and bound, noise and cost, attack risk.
+
+    `protects` describes the unit: its words, and how many of its rows count. Without a unit each row is protected.
+    """
     if not run.manifest["private"]:
         return ["Nothing is protected: the job sets a seed, so anyone can compute the noise. For tests only."]
     protects = run.protects
@@ -201,7 +211,11 @@ def accounts(runs: Iterator[tuple[Run, Edition]] | Any, ledger: str | None) -> I
 
 
 def _read_ledger(place: str, dataset: str, editions: Sequence[Edition], is_given: bool) -> dict[str, Any] | None:
-    """Return the account of a dataset on a ledger; None if a ledger that was not given cannot be read or lacks it."""
+    """Return the account of a dataset on a ledger; None if a ledger that was not given cannot be read or lacks it.
+
+    `editions` are the releases that the site shows. All of them must have an entry on the ledger; otherwise the account
+    would be incomplete.
+    """
     with suppress(*([] if is_given else [DpscaleError, OSError])), Ledger.open(place, create=False) as opened:
         found: dict[str, Any] = next(iter(opened.summary(dataset)["datasets"].values()))
         known = {row["release"] for row in found["releases"]}
@@ -236,7 +250,11 @@ def _by_ledger(stated: Mapping[str, Any], editions: Sequence[Edition], name: str
 
 
 def _by_manifest(editions: Sequence[Edition]) -> dict[str, Any]:
-    """Return the costs that releases state themselves; their sums bound the cost of all of them together."""
+    """Return the costs that releases state themselves; their sums bound the cost of all of them together.
+
+    The result has the form of the account that a ledger gives: sentences, notes and a row for each release, ordered by
+    time.
+    """
     ordered = sorted(editions, key=lambda one: (one.moment, one.release))
     epsilon, delta = (sum(getattr(one, name) for one in ordered) for name in ("epsilon", "delta"))
     said = f"No ledger could be read, so that this page has {SUBSET} alone, with the costs that they state. Together"

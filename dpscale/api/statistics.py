@@ -474,14 +474,20 @@ class ReleaseStatistics(ABC):
     def _of_population(
         self, outcome: Outcome, what: str, by: str | Sequence[str] | None, level: float
     ) -> Estimate | DataFrame:
-        """Return a share or mean in the population."""
+        """Return a share or mean in the population.
+
+        `outcome` is the quantity whose mean is estimated, and `what` names it. With `by` there is a row for each group.
+        """
         statistic = partial(population_estimate, self.answered, outcome, level=level, what=what)
         return statistic() if by is None else self._each([statistic], by).assign(population=True)
 
     def _grouped(
         self, table: Callable[[Sequence[str], float], Any], by: str | Sequence[str] | None, level: float
     ) -> Estimate | DataFrame:
-        """Return the rows of a table of groups, or the estimate of the only one without groups."""
+        """Return the rows of a table of groups, or the estimate of the only one without groups.
+
+        table(attributes, level) returns the rows. A row with a `reason` has no estimate; TooFewRecords states it.
+        """
         found = table([] if by is None else [by] if isinstance(by, str) else by, level)
         if by is not None:
             return found.to_pandas()

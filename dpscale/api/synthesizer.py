@@ -187,7 +187,12 @@ class Synthesizer:
         return made
 
     def _options(self, degree: int) -> dict[str, Any]:
-        """Return the options of the mechanism, with the degree of its largest candidates."""
+        """Return the options of the mechanism, with the degree of its largest candidates.
+
+        `degree` is the largest number of attributes of a requested set; the option is between LEAST_DEGREE and
+        MOST_DEGREE. A stated degree stays. It is left out if the mechanism lacks it, or if the option `published` is
+        set.
+        """
         stated = dict(self.options or {})
         named = self.mechanism in mechanism_names()
         known = mechanism_named(self.mechanism).Options.model_fields if named else {}

@@ -192,7 +192,11 @@ def _exact(pair: Pair, which: int, request: ResidualRequest) -> Floats:
 
 
 def _scores(pair: Pair, which: int, state: AimState, selection: AimSelection) -> list[int]:
-    """Return the scores of all candidates on one table."""
+    """Return the scores of all candidates on one table.
+
+    `which` selects one of the two neighbouring tables of the pair. A score compares the exact counts of a candidate
+    with the current estimates of `state`.
+    """
     known, sets = Scores(), [names for names in dict.fromkeys(selection.candidates) if names]
     marginals = [ExactMarginal(names, pair.counts(which, names)) for names in sets]
     shard = build_shard(marginals, sets, state.groups, RECORDS)
@@ -340,7 +344,12 @@ def _sign(case: tuple[int, int], factor: int = 1) -> list[float]:
 
 
 def attained(name: str, samples: Sequence[Floats], claim: float, share: float = ATTAINED) -> Check:
-    """Return the check of one statistic on runs of both tables; `share` of the claim must be attained."""
+    """Return the check of one statistic on runs of both tables; `share` of the claim must be attained.
+
+    `samples` are the values of the statistic on runs of both tables, and `claim` is μ. The lower bound at 95 % must
+    reach `share` of the claim, so the attack is strong enough; that at 99.9 % must not exceed it, so the claim is not
+    refuted.
+    """
     null, moved = samples
     low, sure = (bound_of(name, null, moved, DELTA, level / 2, ("mu",)).mu for level in (CONFIDENCE, REFUTED))
     detail = f"mu is at least {low:.3f} (95 %) and {sure:.3f} (99.9 %), claimed {claim:.3f}, {len(null)} runs of each"
@@ -383,7 +392,11 @@ def one_run(canaries: int = CANARIES, guessed: int = GUESSED, mu: float = CANARY
 
 
 def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float = CANARY_DELTA) -> float:
-    """Return the largest ε that the number of right guesses refutes at a confidence of 95 %; 0 if none."""
+    """Return the largest ε that the number of right guesses refutes at a confidence of 95 %; 0 if none.
+
+    `right` of the `guesses` on the membership of `canaries` are correct. `_tail` bounds the probability of this under
+    ε, and grows with ε; the ε at which it is CONFIDENCE is determined by 50 bisections between 0 and 20.
+    """
     low, high = 0.0, 20.0
     if _tail(canaries, guesses, right, low, delta) > CONFIDENCE:
         return 0.0
@@ -394,7 +407,11 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float = CANA
 
 
 def _tail(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return the bound of the probability of at least `right` correct guesses under (ε, δ)."""
+    """Return the bound of the probability of at least `right` correct guesses under (ε, δ).
+
+    Under ε alone a guess is right with at most the probability 1/(1 + e^−ε), so the number of right guesses is at most
+    binomial. δ adds at most 2 · canaries · δ times the largest mean probability of the j values below `right`.
+    """
     chance = 1 / (1 + math.exp(-epsilon))
     below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))
     steepest = float((below / np.arange(1, right + 1)).max()) if right else 0.0

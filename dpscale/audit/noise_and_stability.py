@@ -62,7 +62,11 @@ class Case:
         return self.plan.noise == LAPLACE
 
     def exact(self, counts: Integers) -> Floats:
-        """Return the numbers before noise from explicit matrices: slow, and independent of the measuring code."""
+        """Return the numbers before noise from explicit matrices: slow, and independent of the measuring code.
+
+        `others` are the axes of the table that a block sums out. The numbers are multiplied by the `multiplier` of the
+        draw, as in a release.
+        """
         parts = []
         for block, draw in zip(self.plan.blocks, self.draws, strict=True):
             others = tuple(i for i, name in enumerate(self.plan.domain.names) if name not in block.attributes)
@@ -82,7 +86,10 @@ def record_of(index: int, block: Block, draw: Draw) -> dict[str, Any]:
 
 
 def applied(factors: tuple[Factor, ...], counts: Integers) -> Floats:
-    """Return a strategy as one explicit integer matrix, times the counts of its attributes."""
+    """Return a strategy as one explicit integer matrix, times the counts of its attributes.
+
+    The matrix is the Kronecker product of the explicit factors. Objects of Python avoid an overflow of the integers.
+    """
     matrix = np.ones((1, 1), dtype=np.int64)
     for factor in factors:
         matrix = np.kron(matrix, factor.explicit())
@@ -148,7 +155,11 @@ def shape_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
 
 
 def low_bits_p(noise: Floats) -> float:
-    """Return the p-value that the last bits of the integers are uniform; 0 if a value is not an integer."""
+    """Return the p-value that the last bits of the integers are uniform; 0 if a value is not an integer.
+
+    The LOW_BITS last bits of each integer are compared with equal frequencies by a χ² test. Without values the p-value
+    is 1.
+    """
     if not len(noise):
         return 1.0
     if not (noise == np.rint(noise)).all():

@@ -72,7 +72,10 @@ def registry_entry(run: Run) -> dict[str, Any]:
 
 
 def measured_tables(run: Run) -> Mapping[str, Any]:
-    """Return tables and joins by name, or the released periods of a growing table."""
+    """Return tables and joins by name, or the released periods of a growing table.
+
+    A growing table is the only one, "data", of its job, and has a folder for each released period.
+    """
     table = run.tables.get("data")
     if not isinstance(table, GrowingPart):
         return {**run.tables, **{f"joins.{name}": one for name, one in run.joins.items()}}
@@ -94,7 +97,11 @@ def _mechanism(table: Any) -> dict[str, Any]:
 
 
 def _unit(run: Run) -> dict[str, Any]:
-    """Return the description of what one unit is, and of which tables are neighbours."""
+    """Return the description of what one unit is, and of which tables are neighbours.
+
+    `protects` describes the unit. Neighbours differ by a replacement or by the addition of a unit; public totals
+    restrict them further.
+    """
     protects = run.protects
     totals = [total for table in run.tables.values() for total in table.domain.public_totals]
     relation = REPLACED if protects.relation == REPLACE else NEIGHBOURS

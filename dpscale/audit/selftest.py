@@ -119,7 +119,11 @@ def _statistics(
 
 
 def _pairs(scaled: Floats) -> list[tuple[int, int]]:
-    """Return the pairs of numbers with correlated noise; independent draws have none."""
+    """Return the pairs of numbers with correlated noise; independent draws have none.
+
+    `scaled` has a row for each release and a column for each number. Constant columns have no correlation; a pair is
+    correlated above 0.5.
+    """
     varying = scaled.std(axis=0) > 0
     correlated = np.abs(np.atleast_2d(np.corrcoef(scaled[:, varying], rowvar=False))) > 0.5
     names = np.flatnonzero(varying)
@@ -127,7 +131,11 @@ def _pairs(scaled: Floats) -> list[tuple[int, int]]:
 
 
 def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bound:
-    """Choose an event of each statistic on the first part, bound it on the rest, and return the largest bounds."""
+    """Choose an event of each statistic on the first part, bound it on the rest, and return the largest bounds.
+
+    `statistics` has for each name the values on both neighbouring tables (null and moved). ERROR, the probability of a
+    wrong bound, is divided among the statistics and the two probabilities of each event.
+    """
     error = ERROR / (2 * len(statistics))
     bounds = [bound_of(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
     strongest = max(bounds, key=lambda bound: bound.mu)
@@ -195,7 +203,10 @@ def _epsilon(p0: float, p1: float, delta: float) -> float:
 
 
 def noise_scaled(case: Case, factor: float) -> Case:
-    """Plant a violation: noise is drawn at `factor` times the scale that was charged."""
+    """Plant a violation: noise is drawn at `factor` times the scale that was charged.
+
+    A case is a mechanism on a small table with its plan and claim. Only the function that measures a block is replaced.
+    """
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         return measure_block(block, _scaled(draw, factor), marginal, secret, record)
@@ -218,7 +229,10 @@ def sensitivity_off(case: Case) -> Case:
 
 
 def key_reused(case: Case) -> Case:
-    """Plant a violation: all blocks have one stream, so their noise cancels in a difference."""
+    """Plant a violation: all blocks have one stream, so their noise cancels in a difference.
+
+    An empty record {} as the label of every draw yields the same stream for all blocks.
+    """
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         return measure_block(block, draw, marginal, secret, {})
@@ -227,7 +241,10 @@ def key_reused(case: Case) -> Case:
 
 
 def noise_on_floats(case: Case) -> Case:
-    """Plant a violation: integer noise is added to real numbers, so the fractional parts are exact."""
+    """Plant a violation: integer noise is added to real numbers, so the fractional parts are exact.
+
+    The real part that is added depends on the data: 0.1 times 1 to 7, from the sum of the counts.
+    """
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         values = measure_block(block, draw, marginal, secret, record)
@@ -237,7 +254,10 @@ def noise_on_floats(case: Case) -> Case:
 
 
 def domain_of_the_data(case: Case) -> Case:
-    """Plant a violation: empty cells are omitted from the release."""
+    """Plant a violation: empty cells are omitted from the release.
+
+    The number of released values is then the number of cells with records, which the data determine.
+    """
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         values = measure_block(block, draw, marginal, secret, record).reshape(-1)
@@ -282,7 +302,11 @@ def selftest(progress: Progress = silent) -> list[Check]:
 
 
 def noise_of(case: Case) -> tuple[list[np.ndarray], list[float]]:
-    """Return the noise that one release adds, by block, and the standard deviations that were charged."""
+    """Return the noise that one release adds, by block, and the standard deviations that were charged.
+
+    `case.exact` are the values before noise, so the difference is the noise. `ends` are the ends of the blocks in the
+    release.
+    """
     counts = small_table(case.plan.domain)
     noise = case.release(counts, seed=5) - case.exact(counts)
     ends = np.cumsum([int(np.prod(block.rows, dtype=int)) for block in case.plan.blocks])
@@ -290,7 +314,11 @@ def noise_of(case: Case) -> tuple[list[np.ndarray], list[float]]:
 
 
 def _law(mechanism: str, noise: str) -> Check:
-    """Return the check that noise passes the tests of its distribution, and that noise × 0.7 does not."""
+    """Return the check that noise passes the tests of its distribution, and that noise × 0.7 does not.
+
+    `faults` lists the tests that noise fails. Noise × 0.7 must fail the test of the scale; otherwise the tests would be
+    too weak.
+    """
     case = case_of(mechanism, sizes=(30, 40), noise=noise)
     right, wrong = (faults(*noise_of(tested), case.pure) for tested in (case, noise_scaled(case, 0.7)))
     detail = f"of {sum(map(len, noise_of(case)[0]))} draws: {', '.join(right) or 'no fault'}"
@@ -298,7 +326,11 @@ def _law(mechanism: str, noise: str) -> Check:
 
 
 def _stability(mechanism: str, noise: str) -> Check:
-    """Return the check that no record moves a release by more than claimed, and a planted wrong sensitivity does."""
+    """Return the check that no record moves a release by more than claimed, and a planted wrong sensitivity does.
+
+    `worst_record` is the largest distance between releases that one added record causes. It must not exceed the amount
+    of the draws; that of the planted case must.
+    """
     case = case_of(mechanism, noise=noise)
     worst = worst_record(case, small_table(case.plan.domain))
     planted = worst_record(sensitivity_off(case), small_table(case.plan.domain))
@@ -321,7 +353,11 @@ def format_case(case: Case, bound: Bound) -> tuple[float, float, str]:
 
 
 def _attack(mechanism: str, noise: str) -> Check:
-    """Return the check that the best attack on a correct mechanism stays below the claimed ε or μ."""
+    """Return the check that the best attack on a correct mechanism stays below the claimed ε or μ.
+
+    The two tables of `worst_pair` differ by the record with the largest effect. Pure noise is bounded in ε with δ = 0,
+    other noise in μ.
+    """
     case = case_of(mechanism, noise=noise)
     bound, claim, detail = format_case(
         case, attack(case, *worst_pair(case), releases=HONEST, delta=0.0 if case.pure else DELTA)

@@ -373,7 +373,11 @@ def against(rows: float, halves: float) -> str:
 def _evaluate_models(
     run: TablePart, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target, sdmetrics: bool
 ) -> tuple[Content, Content]:
-    """Return the results of models, and of SDMetrics, on samples of both tables, and the curves of each evaluation."""
+    """Return the results of models, and of SDMetrics, on samples of both tables, and the curves of each evaluation.
+
+    Samples have at most MOST rows, drawn by the name of the release. `propensity` distinguishes rows from data;
+    `target` predicts an attribute, and is None without one. `sampled` has the numbers of rows of both samples.
+    """
     names = names_of(rows)
     records, drawn = (sample(engine, side, names, MOST, run.manifest["release"]) for side in (data, rows))
     if not len(records):
@@ -393,7 +397,10 @@ def _evaluate_models(
 
 
 def _describe(run: TablePart, data: ComparedTable, rows: ComparedTable) -> Content:
-    """Return a description of the compared tables and of the report."""
+    """Return a description of the compared tables and of the report.
+
+    `private` and `differentially_private` state that the report has exact numbers of the data.
+    """
     return {
         "private": PRIVATE,
         "differentially_private": False,

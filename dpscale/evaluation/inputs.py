@@ -165,7 +165,10 @@ def size_of(attribute: Attribute) -> int:
 
 
 def fold_counts(counts: Integers, attributes: Sequence[Attribute]) -> Integers:
-    """Merge counts over a table's own cells, one axis per attribute, into counts over the compared cells."""
+    """Merge counts over a table's own cells, one axis per attribute, into counts over the compared cells.
+
+    `size_of` is the number of compared cells of an attribute; further cells of the table are merged with the last one.
+    """
     for axis, attribute in enumerate(attributes):
         if counts.shape[axis] > size_of(attribute):
             counts = np.add.reduceat(counts, np.arange(size_of(attribute)), axis)  # the last slice extends to the end
@@ -173,7 +176,10 @@ def fold_counts(counts: Integers, attributes: Sequence[Attribute]) -> Integers:
 
 
 def codes_of(domain: Domain, batch: Any, names: Sequence[str]) -> tuple[Integers32, Flags]:
-    """Return a batch in the compared cells, shape (rows, attributes), and which rows the domain does not drop."""
+    """Return a batch in the compared cells, shape (rows, attributes), and which rows the domain does not drop.
+
+    `size_of` is the number of compared cells; further codes count as the last one.
+    """
     codes, dropped = encode_batch(domain, batch, names)
     most = np.array([size_of(domain[name]) - 1 for name in names], dtype=np.int32)
     included = np.ones(codes.shape[1], dtype=bool) if dropped is None else ~dropped
@@ -196,7 +202,11 @@ def sample(engine: Engine, side: ComparedTable, names: Sequence[str], most: int,
 
 
 def least_rows(domain: Domain, parts: Numbered, names: Sequence[str], most: int, release: str) -> Found:
-    """Return the rows with the smallest random numbers of some partitions, in the order of the numbers."""
+    """Return the rows with the smallest random numbers of some partitions, in the order of the numbers.
+
+    `parts` are pairs (number, partition). A row's random number depends on the release, the number of its partition and
+    its place only. Attributes that drop rows are read too, but only those in `names` are returned.
+    """
     found: Found = (np.empty(0), np.empty((0, len(names)), np.int32))
     read = list(dict.fromkeys([*names, *(axis.name for axis in domain.axes if axis.drops)]))
     for number, partition in parts:

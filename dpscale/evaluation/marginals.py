@@ -45,6 +45,9 @@ def choose_sets(domain: Domain, names: Sequence[str], release: str) -> dict[int,
 
 
 def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -> ComparedSets:
+    """Return the sets of `degree` attributes that are compared: all, or MOST at random, without those of more than
+    MOST_CELLS cells. The other fields are the number of all sets, and of chosen ones that are left out for their cells.
+    """
     every = comb(len(names), degree)
     numbers = range(every) if every <= MOST else _draw_numbers(every, PublicStream(release, "compared sets", degree))
     sets = [tuple(names[i] for i in combination_at(number, len(names), degree)) for number in numbers]
@@ -53,7 +56,10 @@ def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -
 
 
 def combination_at(number: int, count: int, degree: int) -> tuple[int, ...]:
-    """Return the number-th combination of `degree` of `count` columns, in the order of `itertools.combinations`."""
+    """Return the number-th combination of `degree` of `count` columns, in the order of `itertools.combinations`.
+
+    Combinations that contain a column come before those that do not; `count_with` is the number of the former.
+    """
     subset: list[int] = []
     for column in range(count):
         if len(subset) == degree:
@@ -68,7 +74,10 @@ def combination_at(number: int, count: int, degree: int) -> tuple[int, ...]:
 
 
 def _draw_numbers(every: int, stream: PublicStream) -> list[int]:
-    """Return MOST different numbers below `every`, which is larger than MOST."""
+    """Return MOST different numbers below `every`, which is larger than MOST.
+
+    Draws are repeated until there are MOST different ones, and then sorted.
+    """
     found: list[int] = []
     while len(found) < MOST:
         more = (stream.uniforms(MOST) * every).astype(np.int64).tolist()
@@ -180,7 +189,11 @@ TABLES = 4  # counters of two halves and of the rows, and temporary arrays
 def score_all(
     engine: Engine, data: ComparedTable, rows: ComparedTable, sets: Sequence[AttributeSet], memory: int, release: str
 ) -> list[SetDistances]:
-    """Return the distances of every set, in the order of the sets."""
+    """Return the distances of every set, in the order of the sets.
+
+    The data are counted in two random halves, whose distance shows the sampling error, and the rows in one part. The
+    memory is divided by TABLES, the number of tables in it at once.
+    """
     found = []
     for one in plan_passes(rows.domain, sets, memory // TABLES, engine.workers):
         counts = [*_count_table(engine, data, one, 2, release), *_count_table(engine, rows, one, 1, release)]
@@ -189,7 +202,11 @@ def score_all(
 
 
 def _count_table(engine: Engine, side: ComparedTable, one: Pass, ways: int, release: str) -> list[Integers]:
-    """Return handles of a pass's counts of a table that is split at random into `ways` parts."""
+    """Return handles of a pass's counts of a table that is split at random into `ways` parts.
+
+    `one` is the pass: the sets that are counted together. Partitions are divided into groups for the workers, and the
+    cover is planned for the largest group.
+    """
     groups = partition_groups(side.table.partitions, engine.workers)
     rows = guess_rows(side.domain, max(sum(part.size() for part in group) for group in groups))
     program = Program.of(plan_cover(side.domain, one.sets, rows, one.spare))
@@ -216,7 +233,11 @@ def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, rel
 def score(
     data: Domain, rows: Domain, sets: Sequence[AttributeSet], first: Integers, second: Integers, drawn: Integers
 ) -> list[SetDistances]:
-    """Return the distances of the sets of a pass, whose counts are concatenated."""
+    """Return the distances of the sets of a pass, whose counts are concatenated.
+
+    `first` and `second` are the counts of two random halves of the data, and `drawn` those of the rows. `fold_counts`
+    merges the cells of each table into those that are compared.
+    """
     every = [(data, first), (data, second), (rows, drawn)]
     aligned = zip(*(Layout(domain, tuple(sets)).marginals(flat) for domain, flat in every), strict=True)
     return [compare_set(same[0].attributes, *(fold_counts(one.counts, [domain[name] for name in one.attributes])

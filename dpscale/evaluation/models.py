@@ -74,7 +74,11 @@ class Classifier:
         return np.asarray(without_warnings(self._trees.predict_proba, self._features(codes)))
 
     def evaluate(self, codes: Integers32, labels: NDArray[Any]) -> Performance:
-        """Return the AUC on test rows (mean of one-versus-rest for several classes) and the accuracy."""
+        """Return the AUC on test rows (mean of one-versus-rest for several classes) and the accuracy.
+
+        `codes` has a row for each record and a column for each attribute; `labels` are the true classes. The ROC curve
+        is empty unless there are two classes.
+        """
         probabilities = self.probabilities(codes)
         right = float((self.classes[probabilities.argmax(1)] == labels).mean())
         curve = roc(probabilities[:, 1], labels == self.classes[1]) if len(self.classes) == 2 else ([], [])
@@ -93,6 +97,9 @@ class Classifier:
         return float(np.mean([auc(known.get(label, np.zeros(len(labels))), labels == label) for label in classes]))
 
     def _features(self, codes: Integers32) -> Floats:
+        """Return the codes as features: those of unlisted cells of ordered attributes are nan, because they have no place
+        in the order.
+        """
         values = codes.astype(np.float64)
         for column, attribute in enumerate(self.attributes):
             if not _nominal(attribute):
@@ -123,7 +130,10 @@ def auc(scores: Floats, true: NDArray[np.bool_]) -> float:
 
 
 def roc(scores: Floats, true: NDArray[np.bool_]) -> Curve:
-    """Return the ROC curve at about POINTS points."""
+    """Return the ROC curve at about POINTS points.
+
+    The points are (false alarms, hits), evenly spaced among those of all thresholds, with both ends.
+    """
     from sklearn.metrics import roc_curve
 
     alarms, hits, _ = without_warnings(roc_curve, true, scores)
@@ -236,7 +246,10 @@ def _requested_attribute(attributes: Sequence[Attribute], requested: str) -> Att
 def usefulness(
     attributes: Sequence[Attribute], target: Target, data: Integers32, rows: Integers32
 ) -> Evaluation | None:
-    """Evaluate models of the target on one half of the data, trained on the other half and on as many rows."""
+    """Evaluate models of the target on one half of the data, trained on the other half and on as many rows.
+
+    Models are trained on the first half of the data and on as many rows, and tested on the other half.
+    """
     half = len(data) // 2
     return tstr_scores(attributes, target, {"data": data[:half], "rows": rows[:half]}, data[half:])
 

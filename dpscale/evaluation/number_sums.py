@@ -146,7 +146,10 @@ def compare_numbers(
     engine: Engine, chosen: Sequence[NumberSets], data: ComparedTable, rows: ComparedTable, names: Sequence[str],
     release: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the comparison of every number by its name."""
+    """Return the comparison of every number by its name.
+
+    Data are counted in two random halves, rows in one part.
+    """
     found = {}
     for sets in chosen:
         counts = [*_count(engine, data, sets, 2, names, release), *_count(engine, rows, sets, 1, names, release)]
@@ -157,7 +160,10 @@ def compare_numbers(
 def _count(
     engine: Engine, side: ComparedTable, sets: NumberSets, ways: int, names: Sequence[str], release: str
 ) -> list[Integers]:
-    """Return handles of the counts of a table."""
+    """Return handles of the counts of a table.
+
+    `ways` is the number of random parts of the table. The memory is that of GROUP_BYTES for each group and part.
+    """
     groups = partition_groups(side.table.partitions, engine.workers)
     items = [(side.domain, sets, number_partitions(side, group), ways, names, release) for group in groups]
     memory = ways * GROUP_BYTES * sum(sets.groups(side.domain))
