@@ -62,7 +62,11 @@ class Counter:
             self._count_waiting()
 
     def finish(self) -> NDArray[np.int64]:
-        """Return the requested marginals one after the other; the counter cannot be used afterwards."""
+        """Return the requested marginals one after the other; the counter cannot be used afterwards.
+
+        `_flat` has the requested marginals in order. The empty set is the number of rows. `assemble` computes the sets
+        that were counted by bit planes from the counts of subsets of their axes.
+        """
         self._count_waiting()
         self._sum_joints()
 
@@ -78,7 +82,12 @@ class Counter:
         return self._flat
 
     def _count_waiting(self) -> None:
-        """Count the waiting rows into all sets: directly, in joints of several sets, as sums and by bit planes."""
+        """Count the waiting rows into all sets: directly, in joints of several sets, as sums and by bit planes.
+
+        Rows wait until there are enough for a pass over the sets. Before a joint counter can overflow, after FLUSH_ROWS
+        rows, joints are summed into the sets. `_rows` is the number of all rows, `_narrow_rows` that since the last
+        such sum.
+        """
         if not self._waiting_rows:
             return
 
@@ -99,7 +108,11 @@ class Counter:
         self._count_planes(codes)
 
     def _count_planes(self, codes: Codes) -> None:
-        """Count the planned sets by planes: columns of codes of 8 bits, padded to whole groups of ROWS rows."""
+        """Count the planned sets by planes: columns of codes of 8 bits, padded to whole groups of ROWS rows.
+
+        A word of 64 bits has eight codes. Columns of `codes` are attributes of the plan `planes`; rows of padding have
+        the code 0.
+        """
         planes, rows = self._program.planes, codes.shape[1]
         if planes:
             narrow = np.zeros((len(planes.columns), -(-rows // ROWS) * ROWS), dtype=np.uint8)
@@ -347,7 +360,11 @@ def _check_parts(domain: Domain, names: Sequence[str]) -> None:
 
 
 def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Integers]:
-    """Return the exact counts of each set of the layout; a refused value is reported with the worst of all faults."""
+    """Return the exact counts of each set of the layout; a refused value is reported with the worst of all faults.
+
+    `worst_of` searches all partitions for refused values, so that the error does not depend on the order in which they
+    are read.
+    """
     table.require(table.domain.columns(layout.names))
     try:
         flat = count(layout, table.partitions)

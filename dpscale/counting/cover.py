@@ -119,7 +119,10 @@ def numbers_of(domain: Domain, attributes: AttributeSet) -> AttributeSet:
 
 
 def _by_numbers(domain: Domain, sets: Sequence[AttributeSet]) -> dict[AttributeSet, list[int]]:
-    """Return the positions of the sets with the same numbers, those without first: they share no joint with others."""
+    """Return the positions of the sets with the same numbers, those without first: they share no joint with others.
+
+    `numbers_of` are the numbers in a set. The entry () remains if there is no other.
+    """
     if not domain.numbers:
         return {(): list(range(len(sets)))}
     found: dict[AttributeSet, list[int]] = {(): []}
@@ -171,7 +174,12 @@ class _RequestedSets:
         return self._product(self.sizes[self.attrs].astype(float))
 
     def by_planes(self, rows: int) -> Floats:
-        """Return the nanoseconds of each set by bit planes; infinite where they are not applicable."""
+        """Return the nanoseconds of each set by bit planes; infinite where they are not applicable.
+
+        `attrs` are the attributes of all sets in a row, `starts` the first one of each set, and `sizes` the cells of
+        attributes. Planes apply to non-empty sets of at most BITS_CELLS cells and attributes of at most BYTE cells.
+        PLANE is the time per row and cell, ASSEMBLE that per cell of an assembled set.
+        """
         sizes = self.sizes[self.attrs].astype(float)
         narrow = self._product((sizes <= BYTE).astype(float)) > 0
         serves = narrow & (self.cells <= BITS_CELLS) & (np.diff(self.starts) > 0)
@@ -227,7 +235,11 @@ LOOKAHEAD = 0.2  # weight of a set that lacks two attributes, relative to one th
 
 @njit(cache=True, nogil=True)
 def joint_cost(cells: int, covered: int, rows: float, scatter: Floats, fold: float) -> float:
-    """Return the nanoseconds to count a joint over the rows and to sum it to the sets that it covers."""
+    """Return the nanoseconds to count a joint over the rows and to sum it to the sets that it covers.
+
+    `scatter[w]` is the time of a row in a table of up to 2^w cells, and `fold` that of a cell in a sum. `covered` is
+    the number of sets that are summed from the joint.
+    """
     width = 0
     while width < 62 and (1 << width) < cells:
         width += 1

@@ -84,6 +84,7 @@ def _groups(
 
 
 def _coded(domain: Domain, batch: dict[str, Any], names: Sequence[str]) -> tuple[Codes, Integers]:
+    """Return the codes of the rows of a batch that are not dropped, and how many records each row stands for."""
     rows = batch[COUNTED].to_numpy()
     if not names:
         return np.zeros((0, len(rows)), np.uint8), rows

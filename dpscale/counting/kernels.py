@@ -215,7 +215,11 @@ ones: Any = popcount
 
 @njit(cache=True, nogil=True)
 def _slices(eights: Words, first: int, words: int, bits: int, slices: Words) -> None:
-    """Extract bit b of each row's code, 64 rows per word, from eight codes at a time."""
+    """Extract bit b of each row's code, 64 rows per word, from eight codes at a time.
+
+    `eights` are words with eight codes of 8 bits, from position `first`; `words` is the number of words per bit and
+    `bits` the number of bits. The result is slices[bit, word].
+    """
     for b in range(bits):
         shift = np.uint64(b)
         for w in range(words):
@@ -420,6 +424,7 @@ def _add_two(codes: Array, parts: Integers, counters: Integers) -> None:
 
 @njit(cache=True, nogil=True)
 def _add_several(codes: Array, parts: Integers, counters: Integers) -> None:
+    """Add the parts of each row, shape (rows, size), to the `size` counters of its cell."""
     size = parts.shape[1]
     for r in range(len(parts)):
         at = size * np.int64(codes[r])

@@ -46,7 +46,11 @@ class SumCounter:
         return f"SumCounter of {self._sums.joint_cells} cells"
 
     def add(self, codes: NDArray[Any], total: int) -> None:
-        """Count rows; `codes` has shape (attributes, rows), and `total` rows have been added with them."""
+        """Count rows; `codes` has shape (attributes, rows), and `total` rows have been added with them.
+
+        `_packing`, if not None, adds sum and number of records of joints in one word. Otherwise parts are added in
+        blocks of BLOCK rows.
+        """
         sums = self._sums
         if self._packing and sums.joints:
             self._add_words(codes, self._packing)
@@ -134,14 +138,21 @@ class Packing:
 
     @classmethod
     def of(cls, sums: NumberSteps) -> Packing | None:
-        """Return the packing of the only number; None for several numbers, squares or too many steps."""
+        """Return the packing of the only number; None for several numbers, squares or too many steps.
+
+        `most` is the number of rows that a word can count before it overflows; below FEWEST the packing does not pay.
+        """
         if len(sums.numbers) > 1 or sums.numbers[0].squares:
             return None
         packing = cls(sums.numbers[0])
         return packing if packing.most >= FEWEST else None
 
     def words(self, codes: NDArray[Any]) -> Words:
-        """Return the addend of each row to the word of its cell."""
+        """Return the addend of each row to the word of its cell.
+
+        An addend is the step of the value plus `_record`, the unit of the count of records; a missing value, whose code
+        is above the steps, adds `_null` only.
+        """
         steps = codes.astype(np.uint64)
         if self.number.null_cell < 0:
             return steps + np.uint64(self._record)

@@ -57,7 +57,11 @@ class PeriodWeights:
         return list(self.attribute.columns)
 
     def has_records(self, partition: Partition) -> bool:
-        """Return False if a folder name shows that all records of a partition belong to periods without a weight."""
+        """Return False if a folder name shows that all records of a partition belong to periods without a weight.
+
+        `partition.fixed` are pairs (column, text) from names of folders. Periods are numbered from `attribute.low`; the
+        first `count` have a weight. Without such a name the partition may have records.
+        """
         label = dict(partition.fixed).get(self.attribute.column)
         try:
             number = 0 if label is None else read_period(self.attribute.by, label) - self.attribute.low
@@ -75,7 +79,11 @@ class PeriodWeights:
         return codes, outside | (codes >= self.count)
 
     def _named(self, column: Any) -> Codes | None:
-        """Return the periods of texts that all name a period, such as folder names; None for other columns."""
+        """Return the periods of texts that all name a period, such as folder names; None for other columns.
+
+        Names of folders are dictionary columns of texts. A name before the first period, or that is no period, makes
+        the result None, for a complete check by `encode`.
+        """
         if not pa.types.is_dictionary(column.type) or not is_text(column.type.value_type) or column.null_count:
             return None
 
@@ -164,7 +172,11 @@ def _by_period(
 def encoded_with_periods(
     domain: Domain, partition: Partition, names: Sequence[str], weights: PeriodWeights
 ) -> Iterator[tuple[Codes, Flags, Codes, int]]:
-    """Yield for each batch its codes, the rows left out, the period of each row, and its first row."""
+    """Yield for each batch its codes, the rows left out, the period of each row, and its first row.
+
+    A batch yields (codes, rows left out, periods, number of its first row in the partition). Rows are left out if the
+    domain drops them or their period has no weight.
+    """
     columns = domain.columns(names)
     read, first = list(dict.fromkeys([*columns, *weights.columns])), 0
     cells = domain if set(columns).isdisjoint(weights.columns) else None  # a shared column is read as values

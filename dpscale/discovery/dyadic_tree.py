@@ -275,7 +275,11 @@ def estimate_leaves(bits: int, measured: TreeCounts) -> Leaves:
 
 
 def _by_level(measured: TreeCounts) -> tuple[list[Words], list[Floats], list[Floats]]:
-    """Return, for each level, its nodes, the weighted means of their counts, and the sums of the precisions."""
+    """Return, for each level, its nodes, the weighted means of their counts, and the sums of the precisions.
+
+    `measured` has a level, index, value and precision (inverse variance) for each measurement; repeated measurements of
+    a node are averaged with their precisions.
+    """
     index, value, precision = list[Words](), list[Floats](), list[Floats]()
     for level in range(int(measured.level.max()) + 1):
         here = measured.level == level
@@ -401,7 +405,11 @@ def dyadic_bins() -> DyadicBins:
 
 
 def _mirrored(edges: list[int]) -> tuple[Integers, Integers]:
-    """Return first and last integers of the bins between edges above 0, of 0, and of their mirror images."""
+    """Return first and last integers of the bins between edges above 0, of 0, and of their mirror images.
+
+    `edges` are the first integers of the bins above 0, and the end. Bins are in ascending order; that of the least
+    integer, −2^BITS, begins there.
+    """
     first, last = edges[:-1], [edge - 1 for edge in edges[1:]]
     below = [-integer for integer in reversed(last)]
     below[0] = -(1 << BITS)  # the only integer without a mirror image
@@ -461,7 +469,12 @@ def estimate_histogram(noisy: Floats, error: float, width: float = 0.0) -> Histo
 
 
 def significant_bins(noisy: Floats, error: float) -> Flags:
-    """Return the bins beside 0 that certainly have records."""
+    """Return the bins beside 0 that certainly have records.
+
+    `noisy` are counts in ascending order with the bin of 0 in the middle, which is set to 0. Windows of bins are
+    accepted above FAR standard deviations, then those near accepted ones above NEAR. `error` is the standard error of a
+    count. The reversed pass extends towards −∞.
+    """
     found = np.zeros(len(noisy), bool)
     beside = noisy.copy()
     beside[len(noisy) // 2] = 0.0
@@ -492,7 +505,10 @@ def _accept_windows(noisy: Floats, error: float, limit: float, found: Flags) -> 
 
 
 def _extend(noisy: Floats, error: float, found: Flags) -> None:
-    """Mark the next bin beyond the marked ones while it is significant."""
+    """Mark the next bin beyond the marked ones while it is significant.
+
+    A count is significant above BESIDE standard errors. `found` is changed in place.
+    """
     at = int(np.flatnonzero(found).max()) + 1
     while at < len(noisy) and noisy[at] > BESIDE * error:
         found[at] = True

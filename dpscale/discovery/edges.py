@@ -140,7 +140,11 @@ class TreeMeasurement:
 
     @property
     def dearest(self) -> Fraction:
-        """Squared mu of the dearest path, for a record that may lie in any node that was measured."""
+        """Squared mu of the dearest path, for a record that may lie in any node that was measured.
+
+        `spent` maps (level, index) of a node to its cost in units. The parent of node i is i >> 1, so a total is that
+        of the path from the root.
+        """
         totals: dict[tuple[int, int], int] = {}
         for level, index in sorted(self.spent):
             totals[level, index] = totals.get((level - 1, index >> 1), 0) + self.spent[level, index]
@@ -148,7 +152,11 @@ class TreeMeasurement:
 
 
 def measure_tree(measurement: TreeMeasurement) -> Leaves:
-    """Measure the tree and return the estimate of its leaves."""
+    """Measure the tree and return the estimate of its leaves.
+
+    `policy` chooses nodes and precisions from earlier noisy values only. In each level nodes are measured twice: `look`
+    chooses which of them are measured again, and `look_again` the nodes of the next level.
+    """
     plan = measurement.plan
     bits = plan.search.axis[1]
     policy, level = TreePolicy(bits, float(plan.share) / plan.rows_per_unit**2), 0
@@ -170,7 +178,11 @@ def measure_tree(measurement: TreeMeasurement) -> Leaves:
 
 
 def found_edges(plan: EdgePlan, leaves: Leaves) -> tuple[Attribute, dict[str, Any]]:
-    """Return the attribute with bins of the leaves, and the released record."""
+    """Return the attribute with bins of the leaves, and the released record.
+
+    Leaves are joined into search.bins bins or fewer, in units of search.unit from the axis's low end. A single bin is
+    divided in the middle, because an attribute has two cells or more.
+    """
     starts, counts, errors = join_leaves(_within(plan, leaves), plan.search.bins)
     low, _ = plan.search.axis
     end = _end(plan)

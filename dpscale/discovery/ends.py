@@ -105,14 +105,22 @@ class Column:
 
     @classmethod
     def of(cls, bins: DyadicBins, found: Histogram, error: float, low: int | None, high: int | None) -> Column:
-        """Return the column of an estimated histogram."""
+        """Return the column of an estimated histogram.
+
+        `bins` are the dyadic bins of the measurement; `low` and `high` are public ends, to which values are clipped.
+        Shares and upper limits are counts divided by the estimated number of records.
+        """
         records = max(float(found.counts.sum()), 1.0)
         values = bins.middle if low is None and high is None else np.clip(bins.middle, low, high)
         shares, limits = (bins.divided(counts) / records for counts in (found.counts, found.limits))
         return cls(bins, values, records, shares, limits, found.doubtful, error / records)
 
     def expected(self, parts: Floats) -> tuple[Floats, Floats]:
-        """Return means over the records of statistics of the parts, shape (m, parts), and their upper limits."""
+        """Return means over the records of statistics of the parts, shape (m, parts), and their upper limits.
+
+        Parts of a bin share its noise, so their mean has its error. The upper limit adds WIDTH standard errors of the
+        bins in `doubtful`.
+        """
         mean_of_bin = np.add.reduceat(parts, np.flatnonzero(np.diff(self.bins.bin_of, prepend=-1)), axis=1)
         mean_of_bin /= np.bincount(self.bins.bin_of)
         noise = self.error * np.sqrt(mean_of_bin**2 @ self.doubtful)
@@ -221,7 +229,11 @@ def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, li
 
 
 def _costs(column: Column, ranges: Ranges, above: Floats, below: Floats, groups: int, precision: float) -> Floats:
-    """Return a cost of each range: the root of squared noise and squared bias, averaged over sizes of groups."""
+    """Return a cost of each range: the root of squared noise and squared bias, averaged over sizes of groups.
+
+    `above` and `below` are the mean parts that a range clips at its ends, and their upper limits. `offset` is the mean
+    of clipped values minus the centre. Groups have at least as many records as 2 standard errors.
+    """
     noise = WIDTH / np.sqrt(precision)
     offset = column.shares @ column.values - above[0] + below[0] - ranges.centre
     sizes = np.maximum(_sizes(column.records, groups), 2 / np.sqrt(precision))  # no smaller count divides a sum
@@ -300,7 +312,10 @@ def plan_ends(number: Number, share: Fraction, remaining: Fraction, groups: int,
 
 
 def measure_ends(plan: EndPlan, counts: Integers, secret: SecretFile, head: Mapping[str, Any]) -> ChosenEnds | None:
-    """Return the range chosen from exact counts of the dyadic bins after noise is added; None if no values are seen."""
+    """Return the range chosen from exact counts of the dyadic bins after noise is added; None if no values are seen.
+
+    `head` begins the label of the draw. `limit` bounds the ends so that floats represent them exactly.
+    """
     stream = open_stream(secret.read(), "noise", {**head, **plan.record})
     noisy = (plan.draw.multiplier * counts + plan.draw.words(stream, len(counts))) / plan.draw.multiplier
     error = plan.draw.lattice_variance**0.5

@@ -83,7 +83,10 @@ class CodeTree:
         return max(map(len, self.paths))
 
     def children(self, start: int, end: int, depth: int) -> list[CodeNode]:
-        """Return the nodes of a depth among the leaves start … end - 1."""
+        """Return the nodes of a depth among the leaves start … end - 1.
+
+        `_at` is the code of a leaf's ancestor at a depth, or None. Leaves of a node are consecutive.
+        """
         found: list[CodeNode] = []
         for code, leaves in groupby(range(start, end), lambda leaf: self._at(leaf, depth)):
             if code is not None:

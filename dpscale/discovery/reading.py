@@ -52,7 +52,11 @@ class SearchRows:
         dropped: Mapping[Partition, RowMask],
         unit: str | None = None,
     ) -> Iterator[tuple[Any, Any, Flags]]:
-        """Yield the column of an attribute in batches, that of the unit if it is named, and the rows that count."""
+        """Yield the column of an attribute in batches, that of the unit if it is named, and the rows that count.
+
+        `dropping` are the attributes whose policy drops rows, and `dropped` has further rows of some partitions that do
+        not count, by the bound of a unit.
+        """
         names = [name for name in self.dropping if name != attribute.name]
         columns = list(dict.fromkeys([attribute.column, *self.domain.columns(names), *([unit] if unit else [])]))
         for partition in partitions:
@@ -172,7 +176,11 @@ def count_steps(
     bounded: Sequence[Partition] = (),
     *dropped: RowMask,
 ) -> list[Integers]:
-    """Return the counts of a request in some partitions, as a list of one array."""
+    """Return the counts of a request in some partitions, as a list of one array.
+
+    `request.count` maps steps of values to counts. `bounded` are the partitions with rows beyond a unit's bound, and
+    `dropped` the masks of these rows, in the same order. Counts of no steps fix the shape without partitions.
+    """
     total: Integers | int = 0
     for steps in _steps(request.rows, request.attribute, partitions, dict(zip(bounded, dropped, strict=True))):
         total = total + request.count(steps)
@@ -182,7 +190,10 @@ def count_steps(
 def _steps(
     rows: SearchRows, attribute: Attribute, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]
 ) -> Iterator[Integers]:
-    """Yield the steps of the rows that count and have a value."""
+    """Yield the steps of the rows that count and have a value.
+
+    A step is a value in multiples of the search's unit; `states` separates values from nulls and unreadable ones.
+    """
     for column, _, kept in rows.columns(attribute, partitions, dropped):
         steps, states = step_values(attribute, column)
         yield np.ascontiguousarray(steps[kept & (states == VALUE)])

@@ -188,7 +188,10 @@ def delta_of_votes(threshold: int, draw: GaussianDraw, values: int) -> float:
 
 
 def _grid(rows: int) -> list[int]:
-    """Return ascending numbers of rows up to `rows`, about in a constant ratio."""
+    """Return ascending numbers of rows up to `rows`, about in a constant ratio.
+
+    The ratio is GRID; small numbers grow by 1.
+    """
     numbers = [1]
     while numbers[-1] < rows:
         numbers.append(min(max(numbers[-1] + 1, int(numbers[-1] * GRID)), rows))
@@ -350,7 +353,11 @@ class ValueRequest:
 def count_values(
     request: ValueRequest, partitions: Sequence[Partition], bounded: Sequence[Partition] = (), *dropped: RowMask
 ) -> ValueCounts:
-    """Return the counts of the distinct values in some partitions."""
+    """Return the counts of the distinct values in some partitions.
+
+    `bounded` are the partitions with rows beyond a unit's bound, and `dropped` the masks of these rows. Batches are
+    merged when more than request.merged counts wait, which limits the memory.
+    """
     keys, waiting, many = request.keys, list[ValueCounts](), 0
     for texts, counts in _batches(request, partitions, dict(zip(bounded, dropped, strict=True))):
         waiting.append(_hashed(texts, counts, keys, request.shards))
@@ -361,7 +368,11 @@ def count_values(
 
 
 def _batches(request: ValueRequest, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]) -> Any:
-    """Yield the texts of a batch that occur, and their counts."""
+    """Yield the texts of a batch that occur, and their counts.
+
+    `rows` are the positions of the rows' values in `texts`, negative for others. Rows of another state than VALUE do
+    not count.
+    """
     for column, _, kept in request.rows.columns(request.attribute, partitions, dropped):
         found = text_entries(request.attribute, column)
         rows = found.rows[kept & (found.states == VALUE) & (found.rows >= 0)]
@@ -371,6 +382,7 @@ def _batches(request: ValueRequest, partitions: Sequence[Partition], dropped: Ma
 
 
 def _hashed(texts: Any, counts: Integers, keys: Words, shards: range) -> ValueCounts:
+    """Return the keyed hashes of the texts, two words each, and their counts, of the given shards only."""
     from dpscale.contributions.unit_hashes import text_words
 
     words = text_words(*buffers_of(texts), keys) if len(texts) else np.empty((0, 2), np.uint64)
@@ -379,7 +391,10 @@ def _hashed(texts: Any, counts: Integers, keys: Words, shards: range) -> ValueCo
 
 
 def chosen_shards(words: Words, shards: range) -> Any:
-    """Return the places of the hashes in some shards."""
+    """Return the places of the hashes in some shards.
+
+    A shard is a range of hashes. All shards together are a slice, without a copy.
+    """
     if len(shards) == SHARDS:
         return slice(None)
     own = _shards(words)
@@ -402,7 +417,11 @@ class Passing:
 def measure_shard(
     parts: Sequence[ValueCounts], secret: SecretFile, record: Record, draw: GaussianDraw, threshold: int
 ) -> Passing:
-    """Return the hashes of one range whose measurement `multiplier` · count + noise is at least the threshold."""
+    """Return the hashes of one range whose measurement `multiplier` · count + noise is at least the threshold.
+
+    `parts` are counts of the same range from several partitions. The number of the shard is part of the draw's label,
+    so that noise differs between the ranges.
+    """
     whole = merge(parts)
     if not len(whole.counts):
         return Passing(whole.words, whole.counts)
@@ -426,7 +445,11 @@ def find_texts(
     request: ValueRequest, partitions: Sequence[Partition], passing: Words, bounded: Sequence[Partition] = (),
     *dropped: RowMask,
 ) -> Texts:  # fmt: skip
-    """Return the texts of the passing hashes that occur in some partitions; `passing` is sorted."""
+    """Return the texts of the passing hashes that occur in some partitions; `passing` is sorted.
+
+    `places` is the position of each hash in `passing`, negative if it is not there. `bounded` are the partitions with
+    rows beyond a unit's bound, and `dropped` their masks.
+    """
     keys, found = request.keys, dict[int, str]()
     for texts, counts in _batches(request, partitions, dict(zip(bounded, dropped, strict=True))):
         at = places(passing, _hashed(texts, counts, keys, range(SHARDS)).words)
@@ -468,7 +491,11 @@ class UnitValues:
 
 
 def distinct_pairs(parts: Sequence[UnitValues]) -> UnitValues:
-    """Return the distinct pairs of several parts."""
+    """Return the distinct pairs of several parts.
+
+    A pair is (hash of a unit, hash of a value), of two words each. Pairs are sorted by unit and then by value, and
+    equal neighbours are dropped.
+    """
     units, words = (
         np.concatenate([np.empty((0, 2), np.uint64), *own])
         for own in ([part.units for part in parts], [part.words for part in parts])

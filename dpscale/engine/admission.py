@@ -45,7 +45,11 @@ _changed = Condition()
 
 
 def admit(mark: str, questions: Sequence[Question]) -> tuple[int, str] | None:
-    """Admit this process if no question finds a fault; return the number of the first that does, and the fault."""
+    """Admit this process if no question finds a fault; return the number of the first that does, and the fault.
+
+    A question is (function, arguments …) whose result is a fault, or empty. `mark` identifies the state of the checks;
+    waiting tasks of this process continue once it is admitted.
+    """
     for number, (function, *arguments) in enumerate(questions):
         if fault := function(*arguments):
             return number, str(fault)
@@ -111,7 +115,11 @@ class Admission:
         return sorted(self._passed) if self._silent else None
 
     def guarded(self, graph: Graph) -> Graph:
-        """Return a graph whose tasks run only in admitted processes."""
+        """Return a graph whose tasks run only in admitted processes.
+
+        A value of the graph is (function, arguments …). Each function gets a single wrapper, which refuses to run
+        before the process has the current mark.
+        """
         calls: dict[int, AdmittedCall] = {}
         return {
             key: (calls.setdefault(id(function), AdmittedCall(function, self._mark)), *arguments)
@@ -119,7 +127,11 @@ class Admission:
         }
 
     def require(self, check: Check) -> None:
-        """Add a check, which all workers have to pass before they get another task."""
+        """Add a check, which all workers have to pass before they get another task.
+
+        `_checks` are all checks in order, without repeats. A new random mark makes earlier admissions invalid, and
+        workers in `_passed` are asked for the new check only.
+        """
         if check in self._checks:
             self._checks.remove(check)
         self._checks.append(check)
@@ -135,14 +147,21 @@ class Admission:
             raise unanswered(self.silent, answer_seconds())
 
     def review(self, present: Collection[str]) -> None:
-        """Check those of the present workers that have joined or come back."""
+        """Check those of the present workers that have joined or come back.
+
+        `_passed` are the workers that have passed all checks. `_silent` maps a worker that did not answer to a request
+        that ends once it does; the worker is asked again then.
+        """
         for worker in [worker for worker, request in self._silent.items() if request.done() or worker not in present]:
             self._silent.pop(worker).cancel()
         self._passed &= set(present)
         self._ask(sorted(set(present) - self._passed - self._silent.keys()), self._checks)
 
     def renew(self) -> None:
-        """Ask whether the workers are still admitted; another process may answer at the same address, or none."""
+        """Ask whether the workers are still admitted; another process may answer at the same address, or none.
+
+        A worker without an answer is noted as silent. Only workers that answer True remain in `_passed`.
+        """
         workers = sorted(self._passed)
         answers = ask(self._client, workers, is_admitted, self._mark, notice=self._notice)
         self._note_silent(worker for worker in workers if worker not in answers)
@@ -184,7 +203,11 @@ class Admission:
         raise asked[first][0].error({worker: fault for worker, (number, fault) in faults.items() if number == first})
 
     def _unchecked(self, workers: Sequence[str], error: BaseException) -> JobError:
-        """Return the error for workers that cannot run the check, nearly always because of an older version."""
+        """Return the error for workers that cannot run the check, nearly always because of an older version.
+
+        `error` is the exception that the worker raised. If versions of dpscale differ, the error lists the workers
+        whose version differs.
+        """
         here = installed_versions()["dpscale"]
         found = ask(self._client, workers, version, "dpscale")
         others = {worker: "missing" if isinstance(answer, PackageNotFoundError) else str(answer)

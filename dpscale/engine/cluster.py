@@ -179,7 +179,11 @@ class ClusterEngine(Engine):
         pieces: Sequence[range] | None = None,
         disjoint: bool = False,
     ) -> list[Any]:
-        """Sum lists of `parts` arrays over items; return a future for each part once all are finished."""
+        """Sum lists of `parts` arrays over items; return a future for each part once all are finished.
+
+        A piece is a range of parts that the same tasks sum; without `pieces` there is a single one of all parts. With
+        `disjoint` each call has a piece and nothing is summed. `memory` is the number of bytes that a task needs.
+        """
         ranges = pieces or [range(parts)]
         graph, _, roots = reduction_graph(function, items, ranges, self._key_namer(label), disjoint)
         handles = self._run_graphs([(graph, roots)], label, memory)
@@ -192,7 +196,10 @@ class ClusterEngine(Engine):
         self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
-        """Call function(*item) for every item; return futures once all are finished. Results stay on the workers."""
+        """Call function(*item) for every item; return futures once all are finished. Results stay on the workers.
+
+        `label` names the tasks in the progress, and `memory` is the number of bytes that a task needs.
+        """
         with cluster_errors(self.client, label):
             graphs = call_graphs(RedactedCall(function), list(items), self._key_prefix(label), self.scatter)
         return self._run_graphs([(graph, list(graph)) for graph in graphs], label, memory)
@@ -247,7 +254,11 @@ class ClusterEngine(Engine):
         return handles
 
     def broadcast(self, value: object, label: str = "send") -> object:
-        """Return a small value itself and a future of a large one, which is sent to the scheduler once, in pieces."""
+        """Return a small value itself and a future of a large one, which is sent to the scheduler once, in pieces.
+
+        SMALL is the number of bytes up to which a value is sent with each task. Pieces of a large value are joined by a
+        task on a worker.
+        """
         data = pickle_value(value)
         if len(data) <= SMALL:
             return value
@@ -264,7 +275,11 @@ class ClusterEngine(Engine):
                 ask(self.client, list(self._nthreads(refresh=True)), end, use)
 
     def _run_graphs(self, graphs: Sequence[tuple[Graph, list[Any]]], label: str, memory: int | None) -> list[Any]:
-        """Submit graphs of tasks and return handles of the results when all are done; report under `label`."""
+        """Submit graphs of tasks and return handles of the results when all are done; report under `label`.
+
+        A graph comes with the keys of its results. `memory` is the number of bytes that a task needs, for Dask's
+        resources of workers. The messages of a graph are flushed before the next one is submitted.
+        """
         with cluster_errors(self.client, label), _waiting():
             self._admission.check_present()
             resources, watch = self._resources(memory), self._watch()
@@ -280,7 +295,11 @@ class ClusterEngine(Engine):
     def _submit(
         self, graph: Graph, keys: list[Any], resources: dict[str, int] | None, later: bool = False
     ) -> list[Any]:
-        """Return futures of some keys; tasks that consume handles have priority, which releases their memory early."""
+        """Return futures of some keys; tasks that consume handles have priority, which releases their memory early.
+
+        `later` marks tasks that consume results of others; it adds 1 to the doubled priority, so they precede tasks of
+        equal priority.
+        """
         self._check_open()
         priority = self.priority * 2 + later
         with warnings.catch_warnings():  # about large graphs; their size may reveal how many rows are left out
@@ -350,7 +369,11 @@ class ClusterEngine(Engine):
         return dict(answer["workers"])
 
     def check_workers(self) -> None:
-        """Wait for a first worker; raise JobError if the versions of a worker differ from those of this process."""
+        """Wait for a first worker; raise JobError if the versions of a worker differ from those of this process.
+
+        The wait ends with an error after `worker_seconds`. A task without effect makes an adaptive cluster start a
+        worker.
+        """
         seconds = worker_seconds()
         with cluster_errors(self.client, "check"), _waiting():
             end, call = monotonic() + seconds, None

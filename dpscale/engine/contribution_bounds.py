@@ -212,7 +212,10 @@ def clip_unit_totals(
 
 
 def _check_changes(needed: int, memory: int) -> None:
-    """Raise PlanError if the values that totals may change do not fit the memory; the error shows no number of rows."""
+    """Raise PlanError if the values that totals may change do not fit the memory; the error shows no number of rows.
+
+    `needed` is the number of bytes for the changes, and `memory` their limit.
+    """
     if needed > memory:
         raise PlanError("engine.memory", f"{format_bytes(memory)}, too little if many values are clipped",
                         f"{CHANGE_BYTES} bytes for each row and each number with per_unit",
@@ -274,6 +277,8 @@ def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
 
 
 def _fault_record(table: Table, key: Key, tally: Tally) -> dict[str, Any]:
+    """Return the record of a fault: attribute, column, fault, and either the number of files or the rows with examples.
+    """
     name, fault = key
     record = {"attribute": name, "column": table.domain[name].column, "fault": fault}
     if tally.files:

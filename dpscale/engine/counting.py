@@ -206,7 +206,10 @@ def _tree_tasks(items: int) -> int:
 
 
 def _group_sets(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> list[SetGroup]:
-    """Divide sets, in order, into groups of at most `limit` cells (or one set); return each group with its cells."""
+    """Divide sets, in order, into groups of at most `limit` cells (or one set); return each group with its cells.
+
+    `cells` has the number of cells of each set. `cuts` are the positions at which groups begin.
+    """
     cuts, total_cells = [0], 0
     for place, size in enumerate(cells):
         if place > cuts[-1] and total_cells + size > limit:

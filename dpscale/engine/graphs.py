@@ -106,7 +106,11 @@ def pieces_of(parts: int, pieces: int) -> list[range]:
 
 
 def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Add a tree of sums over the keys to the graph; return the key of its root."""
+    """Add a tree of sums over the keys to the graph; return the key of its root.
+
+    `level` are the keys of the current level, each of a list of arrays. A task sums up to FAN_IN of them, until a
+    single key remains. `name` begins the keys of new tasks; a single key is returned unchanged.
+    """
     depth = 0
     while len(level) > 1:
         groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
@@ -167,7 +171,10 @@ def add_lists(*lists: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def _sum(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return the sum of arrays; sums of integers have 64 bits."""
+    """Return the sum of arrays; sums of integers have 64 bits.
+
+    A single array is returned itself. The first sum allocates the total, to which others are added in place.
+    """
     first, *others = arrays
     if not others:
         return first

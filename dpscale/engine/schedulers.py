@@ -63,7 +63,11 @@ def connect(
 
 
 def _limited(connecting: Callable[[], Client], seconds: float, notice: Callable[[], None]) -> Client:
-    """Return the result of a call in a thread, because Dask waits without limit for the greeting of a scheduler."""
+    """Return the result of a call in a thread, because Dask waits without limit for the greeting of a scheduler.
+
+    `notice` is called while the result is awaited. The thread is a daemon, so that a call without end does not delay
+    the end of the process.
+    """
     made: Future[Client] = Future()
 
     def run() -> None:
@@ -90,6 +94,7 @@ def _is_address(address: str) -> bool:
 
 
 def _check_encryption(address: str) -> None:
+    """Raise JobError for an address without TLS if Dask's configuration requires encryption."""
     import dask
 
     if address.startswith("tcp://") and dask.config.get("distributed.comm.require-encryption", None):
@@ -98,7 +103,10 @@ def _check_encryption(address: str) -> None:
 
 
 def _security() -> Security:
-    """Return the TLS settings of Dask's configuration; raise JobError if they are incomplete or unusable."""
+    """Return the TLS settings of Dask's configuration; raise JobError if they are incomplete or unusable.
+
+    `get_connection_args` reads the certificates, so that an error occurs here and not in a later connection.
+    """
     import dask
     from distributed import Security
 
@@ -171,7 +179,10 @@ class LocalEngine(Engine):
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
     ) -> list[Any]:
-        """Return function(item) for every item, in order; a tuple item is unpacked into the arguments."""
+        """Return function(item) for every item, in order; a tuple item is unpacked into the arguments.
+
+        `label` names the tasks in the progress. `memory` has no effect on this engine.
+        """
         graph = call_graph(function, argument_tuples(items), label)
         return self._results(graph, list(graph), label)
 
@@ -185,7 +196,11 @@ class LocalEngine(Engine):
         pieces: Sequence[range] | None = None,
         disjoint: bool = False,
     ) -> list[Any]:
-        """Sum lists of `parts` arrays over items; return the sum of each part."""
+        """Sum lists of `parts` arrays over items; return the sum of each part.
+
+        A piece is a range of parts that the same tasks sum; without `pieces` there is a single one of all parts. With
+        `disjoint` each call has a piece and nothing is summed. Progress counts the calls, not the sums.
+        """
         ranges = pieces or [range(parts)]
         graph, called, roots = reduction_graph(function, items, ranges, lambda kind: f"{label}-{kind}", disjoint)
         return self._results(graph, roots, label, called)
@@ -225,7 +240,11 @@ class LocalEngine(Engine):
         return results
 
     def check_worker_memory(self, needed: int, what: str) -> None:
-        """Raise PlanError if a large task does not fit the memory of this machine or container."""
+        """Raise PlanError if a large task does not fit the memory of this machine or container.
+
+        `needed` is the number of bytes of the task, and `what` describes it. Up to LEAST_CHECKED bytes nothing is
+        checked.
+        """
         if needed <= LEAST_CHECKED:  # the import takes longer than most runs of such tasks
             return
         from distributed.system import memory_limit
@@ -256,7 +275,10 @@ class LocalEngine(Engine):
 
 
 def processors(scheduler: str) -> int:
-    """Return the number of processors of this process: of the machine, its affinity, and the quota of its container."""
+    """Return the number of processors of this process: of the machine, its affinity, and the quota of its container.
+
+    On Windows a pool has at most MOST_PROCESSES processes.
+    """
     from dask.system import cpu_count
 
     count = cpu_count()
@@ -269,7 +291,10 @@ def _join_parts(take: Callable[..., Any], handles: Sequence[Any], join: Callable
 
 @contextmanager
 def _report_progress(progress: Progress, label: str, total: int, keys: set[Any]) -> Iterator[None]:
-    """Report the finished tasks of a local scheduler."""
+    """Report the finished tasks of a local scheduler.
+
+    Only tasks in `keys` are counted, of which there are `total`.
+    """
     from dask.callbacks import Callback
 
     done = 0
@@ -338,7 +363,10 @@ def resolve(
 
 @contextmanager
 def open_cluster(address: str, progress: Progress = silent) -> Iterator[ClusterEngine]:
-    """Yield the engine of an existing cluster whose workers have passed the checks; close it afterwards."""
+    """Yield the engine of an existing cluster whose workers have passed the checks; close it afterwards.
+
+    The engine owns the client, so it closes the connection.
+    """
     client = connect(address, CONNECT_SECONDS, notice=lambda: progress("connect", 0, 1))
     with closing(ClusterEngine(client, progress, owned=True)) as engine:
         engine.check_workers()

@@ -78,7 +78,11 @@ class Shards:
         sets: Sequence[AttributeSet],
         classes: Mapping[AttributeSet, CellClasses],
     ) -> Iterator[Distances]:
-        """Yield the distances of sets from their current estimates; those in `classes` on sums over classes."""
+        """Yield the distances of sets from their current estimates; those in `classes` on sums over classes.
+
+        A shard has the exact counts of some sets on a worker. estimates_of(sets) returns the current estimates that a
+        shard needs. `classes` maps a set to classes of its cells.
+        """
         for shards in self._shards_with(sets):
             items = [
                 (handle, estimates_of(mine), mine, {names: classes[names] for names in mine if names in classes})
@@ -87,7 +91,11 @@ class Shards:
             yield from self.engine.map(score_shard, items, "score-candidates")
 
     def measure(self, wanted: Sequence[Measurements], place: SecretFile) -> None:
-        """Make measurements, each written to its durable file; shards that share a file write a piece of it each."""
+        """Make measurements, each written to its durable file; shards that share a file write a piece of it each.
+
+        `sources` of a measurement are the sets from whose counts it is made, and `within` yields the pieces that the
+        sets of a shard suffice for. `place` is the file of the noise key.
+        """
         sources = list(dict.fromkeys(names for one in wanted for names in one.sources))
         for shards in self._shards_with(sources):
             items = [
@@ -97,7 +105,11 @@ class Shards:
             self.engine.map(measure_shard, items, "measure-marginals")
 
     def _shards_with(self, sets: Sequence[AttributeSet]) -> Iterator[list[ShardRequest]]:
-        """Yield shards with the requested sets of each: the stored shards first, then one pass after another."""
+        """Yield shards with the requested sets of each: the stored shards first, then one pass after another.
+
+        A request is (handle of a shard, requested sets in it). Sets that no stored shard has are counted in passes over
+        the data, with half of the memory.
+        """
         requested = set(sets)
         stored = [
             (handle, [names for names in sets if names in own]) for handle, own in self._stored if own & requested
@@ -109,7 +121,10 @@ class Shards:
             yield self._pack_pass(one, self.count(one), remaining)
 
     def _store_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
-        """Keep the counts of a pass over the data on the workers, unless they fill more than half of the memory."""
+        """Keep the counts of a pass over the data on the workers, unless they fill more than half of the memory.
+
+        `_stored` has pairs (handle, sets), `_names` all stored sets, and `_bytes` their estimated size.
+        """
         wanted = frozenset(sets)
         if self._bytes + self._size(wanted.intersection(one.sets)) > self.memory // 2:
             return
@@ -139,7 +154,11 @@ class Shards:
         return names in self._names
 
     def _size(self, sets: Iterable[AttributeSet]) -> int:
-        """Return the bytes of stored sets, from public and released numbers."""
+        """Return the bytes of stored sets, from public and released numbers.
+
+        `groups` merges cells of an attribute; sets in `whole` have all their cells. `shard_bytes` bounds the bytes by
+        cells and rows.
+        """
         total = 0
         for names in sets:
             grouped = (self.groups[name].count for name in names)

@@ -92,7 +92,11 @@ def read_address(text: str) -> DatabaseAddress:
 
 
 def _parsed(text: str) -> DatabaseAddress:
-    """Return the parts of a text such as `postgresql://host/base?table=NAME`; refuse passwords and others."""
+    """Return the parts of a text such as `postgresql://host/base?table=NAME`; refuse passwords and others.
+
+    KEYS are the parameters that choose data and OPTIONS those of a connection; an option is allowed for servers only.
+    Fewer names than pairs mean a repeated parameter. Files are written with three slashes, variables as env://NAME.
+    """
     scheme, mark, rest = text.partition("://")
     if not mark or scheme not in SCHEMES:
         raise DataError(FIELD, f"an address of kind {scheme!r}" if mark and scheme.isalnum() else "no address", TAKES,
@@ -120,7 +124,10 @@ def _parsed(text: str) -> DatabaseAddress:
 
 
 def stated_address(keys: Mapping[str, Any]) -> str:
-    """Return the address that the keys `database`, `table`, `query` and `partition_by` of a job state."""
+    """Return the address that the keys `database`, `table`, `query` and `partition_by` of a job state.
+
+    A key that the address has too is refused. "env:NAME" is read like env://NAME.
+    """
     for name, value in keys.items():
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"data.{name}", "no text", "a text", "fix it")
@@ -135,7 +142,10 @@ def stated_address(keys: Mapping[str, Any]) -> str:
 
 
 def located_database(folder: Path, address: str) -> str:
-    """Return an address with the absolute path of its file; relative paths start at a folder."""
+    """Return an address with the absolute path of its file; relative paths start at a folder.
+
+    Addresses of servers stay unchanged, as do all addresses if the folder is remote.
+    """
     found = read_address(address)
     if not found.is_file or "://" in str(folder):
         return address

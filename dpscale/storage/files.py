@@ -119,7 +119,11 @@ def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def rename_over(partial: Path, path: Path) -> None:
-    """Give a closed file the name of another, which it replaces. On Windows this waits for processes that read it."""
+    """Give a closed file the name of another, which it replaces. On Windows this waits for processes that read it.
+
+    PAUSES are the seconds between attempts on Windows, where a file that is being read cannot be replaced. The last
+    attempt raises its error.
+    """
     for pause in PAUSES if WINDOWS else ():
         with suppress(PermissionError):
             os.replace(partial, path)
@@ -130,7 +134,10 @@ def rename_over(partial: Path, path: Path) -> None:
 
 @contextmanager
 def half_written(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a temporary file in the folder of `path`; yield the file and its name. It is removed after an error."""
+    """Open a temporary file in the folder of `path`; yield the file and its name. It is removed after an error.
+
+    The name is unique, so other processes do not write the same file; the caller renames it.
+    """
     check_real(path)
     partial = _partial_name(path)
     try:
@@ -227,7 +234,10 @@ def present(path: Path) -> bool:
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the names in a folder; empty if it does not exist."""
+    """Return the names in a folder; empty if it does not exist.
+
+    `store` is the path of an object store, whose names are below `root`.
+    """
     if is_local(folder):
         check_real(folder)
         return os.listdir(folder) if folder.exists() else []
@@ -266,7 +276,10 @@ def sizes(path: Path) -> dict[Path, int]:
 
 
 def reading(path: Path) -> BinaryIO:
-    """Open a file for random access; the caller closes it."""
+    """Open a file for random access; the caller closes it.
+
+    An object in a store is read as a whole into memory.
+    """
     if not is_local(path):
         return io.BytesIO(read_bytes(path))
     check_real(path)
@@ -392,7 +405,10 @@ def _unconditional(path: Path) -> JobError:
 
 
 def _create_file(path: Path, content: bytes) -> bool:
-    """Write and flush a temporary file, then link it to its name, which fails if the name exists."""
+    """Write and flush a temporary file, then link it to its name, which fails if the name exists.
+
+    The result is False if the name exists. A link, in contrast to a renaming, never replaces a file.
+    """
     check_real(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial_name(path)
