@@ -85,7 +85,11 @@ class AnswerColumns:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Schema of the file: names of attributes, their selected cells or the query's number, estimate and error."""
+        """Schema of the file: names of attributes, their selected cells or the query's number, estimate and error.
+
+        `axes` number the attributes of a set, and `part.ends` describe the columns that select a cell on an axis.
+        Labels are integers if all are (`labels.numeric`), otherwise texts. FIGURES are the columns of numbers.
+        """
         text = pa.dictionary(pa.int32(), pa.string())
         selection = pa.int64() if self.labels.numeric else text
         fields = [
@@ -108,7 +112,11 @@ class AnswerColumns:
         return pa.schema(fields, metadata=about)
 
     def _figure_metadata(self, name: str) -> dict[str, str]:
-        """Return the metadata of a numeric column."""
+        """Return the metadata of a numeric column.
+
+        `intervals` describes the intervals, or is empty without them. OF_NUMBERS are the columns whose unit may differ
+        from records.
+        """
         ends = {"low": "lower", "high": "upper"}
         if self.intervals and name in ends:
             return {"description": f"{ends[name]} end of the interval: {self.intervals}"}
@@ -331,7 +339,10 @@ def _read_sets(path: Path, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _csv_lines(table: pa.Table) -> list[str]:
-    """Return the rows of answers as lines of CSV without a header; texts that look like formulas are escaped."""
+    """Return the rows of answers as lines of CSV without a header; texts that look like formulas are escaped.
+
+    Line breaks in labels become blanks, so that a row is one line. Figures have at most 12 decimals.
+    """
     errors = table["std_error"].to_numpy()
     smallest = errors[errors > 0].min(initial=np.inf)
     # decimals that show three digits of the smallest error; 6 if no error is known

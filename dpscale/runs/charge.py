@@ -171,7 +171,10 @@ def _charge_of(run: Run, entry: str) -> Charge:
 
 
 def _recorded(run: Run, terms: Charge) -> dict[str, Any]:
-    """Return the entry of the manifest for a charge."""
+    """Return the entry of the manifest for a charge.
+
+    `terms` has the release id of the entry and its cost. `budget` is the squared μ of the whole job, as a fraction.
+    """
     protects, privacy = run.content.protects, run.job.privacy
     return {
         "dataset": run.job.dataset,
@@ -213,7 +216,11 @@ def _public_hashes(run: Run) -> dict[str, str]:
 
 
 def check_total(run: Run, cost: Cost, amount: float) -> None:
-    """Raise BudgetError for a cost above the squared mu `amount`, or above the epsilon of the job at its delta."""
+    """Raise BudgetError for a cost above the squared mu `amount`, or above the epsilon of the job at its delta.
+
+    ROUNDING is a factor slightly above 1, for rounded shares. The second check applies only to parts with an additive
+    delta.
+    """
     if cost.squared_mu > Fraction(amount) * ROUNDING:
         raise BudgetError("privacy", f"parts that cost {float(cost.squared_mu):.6g} in total",
                           f"at most the budget of the job, {amount:.6g}", "lower their shares")  # fmt: skip
@@ -236,7 +243,10 @@ def is_charged(run: Run) -> bool:
 
 
 def ensure_noise_key(owner: Run | Part) -> None:
-    """Create the noise key before the first draw."""
+    """Create the noise key before the first draw.
+
+    The manifest records that the key exists and its public tag, but never the key.
+    """
     if owner.manifest["secret"] is None:
         run = owner.run if isinstance(owner, Part) else owner
         make_secret(owner.secret_path, run.job.engine.seed)
@@ -251,7 +261,11 @@ def check_unchanged(run: Run, before: list[Stamps]) -> None:
 
 
 def publish_entry(run: Run, entry: str) -> None:
-    """Commit and publish an entry whose values are on disk; the noise key stays for later parts."""
+    """Commit and publish an entry whose values are on disk; the noise key stays for later parts.
+
+    `entry` names a part of the run with its own charge. The states of a release on the ledger are reserved, committed,
+    released; each step happens once.
+    """
     state, release = charge(run, entry), release_of_entry(run, entry)
     with open_ledger(run) as ledger:
         if state == "reserved":
@@ -278,7 +292,10 @@ def publish(run: Run) -> None:
 
 
 def flush_drawn(run: Run) -> None:
-    """Flush the folders with drawn values."""
+    """Flush the folders with drawn values.
+
+    `drawn_folders` of a part are those that have drawn values; values must be on disk before the ledger publishes them.
+    """
     folders: list[Path] = [folder for part in run.parts.values() for folder in part.drawn_folders]
     for folder in (*dict.fromkeys(folders), run.path):
         if present(folder):

@@ -147,7 +147,11 @@ def creation_errors(where: Path) -> Iterator[None]:
 
 
 def create_directory(where: Path, files: Files) -> bool:
-    """Create a run directory with its first files, the manifest last; return False if another process created it."""
+    """Create a run directory with its first files, the manifest last; return False if another process created it.
+
+    `files` maps names to contents. An existing folder is filled only if it has no other files than an interrupted
+    creation leaves.
+    """
     if is_local(where) and not where.exists() and _rename_into_place(where, files):
         return True
     if not _is_resumable(where, files):
@@ -159,7 +163,11 @@ def create_directory(where: Path, files: Files) -> bool:
 
 
 def check_folder_names(field: str, names: Iterable[str]) -> None:
-    """Raise JobError for two names of one folder on macOS or Windows, and for a name that Windows reserves."""
+    """Raise JobError for two names of one folder on macOS or Windows, and for a name that Windows reserves.
+
+    Names are compared in the normal form NFC without regard to case, as file systems of macOS and Windows do. `field`
+    is that of the error.
+    """
     folders: dict[str, str] = {}
     for name in names:
         other = folders.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
@@ -179,7 +187,11 @@ def check_outside_data(where: Path, job: Any) -> None:
 
 
 def _rename_into_place(where: Path, files: Files) -> bool:
-    """Return whether this process created the folder; False if another process created it first."""
+    """Return whether this process created the folder; False if another process created it first.
+
+    Files are written into a hidden draft with a random name, which is then renamed, so that the folder is never seen
+    half written. Drafts of the same folder are removed.
+    """
     name = hashlib.sha256(os.fsencode(where.name)).hexdigest()[:16]
     draft = where.with_name(f".{name}-{secrets.token_hex(8)}.new")
     try:
@@ -257,7 +269,10 @@ def latest_directory(base: Path, mine: Callable[[Path], bool]) -> tuple[Path, in
 
 
 def unfinished_stage(path: Path) -> str:
-    """Return the first requested stage that is not finished; for a run that cannot be opened only measuring counts."""
+    """Return the first requested stage that is not finished; for a run that cannot be opened only measuring counts.
+
+    The result is "" if all requested stages are finished.
+    """
     stages = read_manifest(path)["stages"]
     try:
         run = open_run(path)

@@ -40,7 +40,10 @@ class Refined(Protocol):
 
 
 def refined_digest(digest: str, refines: Refines | None) -> str:
-    """Return the digest of a job, or of a job that refines earlier releases."""
+    """Return the digest of a job, or of a job that refines earlier releases.
+
+    `refines` describes the earlier releases; IDENTITY are its keys that determine which ones these are.
+    """
     if refines is None:
         return digest
     own = [digest, {name: refines[name] for name in IDENTITY}]
@@ -62,7 +65,10 @@ def required_pooling(method: Mechanism) -> Pooling:
 
 
 def plan_with_earlier(run: Refined, problem: PlanningProblem, make: Callable[[], MeasurementPlan]) -> MeasurementPlan:
-    """Return the plan of a run that refines earlier releases; `make` plans its job as if there were none."""
+    """Return the plan of a run that refines earlier releases; `make` plans its job as if there were none.
+
+    `_checked_folder` is the folder of the earlier values, and `_instalments` describes the earlier releases.
+    """
     refines = run.manifest["refines"]
     return required_pooling(run.job.method).plan(
         _checked_folder(run), problem, _instalments(run), refines["completes"], make
@@ -80,7 +86,10 @@ def _instalments(run: Refined) -> Instalments:
 
 
 def _checked_folder(run: Refined) -> Path:
-    """Return the folder of the earlier values; raise JobError if a file was changed."""
+    """Return the folder of the earlier values; raise JobError if a file was changed.
+
+    `files` maps the names of the stored earlier values to their SHA-256.
+    """
     for name, digest in run.manifest["refines"]["files"].items():
         path = run.path / name
         if not present(path) or hashlib.sha256(read_bytes(path)).hexdigest() != digest:

@@ -42,7 +42,11 @@ from dpscale.synthesis.set_targets import LAWS, THREES, read_targets, set_target
 
 
 def estimates_of(run: TablePart) -> Estimates:
-    """Return the estimates of a measured run; those of the last runs that this process opened are cached."""
+    """Return the estimates of a measured run; those of the last runs that this process opened are cached.
+
+    The cache `_estimates` has MOST_ESTIMATES entries, of which the oldest is dropped first; it is used for the same
+    object `run` only.
+    """
     run.require("measure")
     key = str(run.path), estimates_key(run)
     known = _estimates.get(key)
@@ -117,7 +121,10 @@ def evidence_of(run: TablePart) -> Any:
 
 
 def estimates_key(run: TablePart) -> str:
-    """Return a key of everything that the estimates depend on; another run may replace one at the same path."""
+    """Return a key of everything that the estimates depend on; another run may replace one at the same path.
+
+    Files of row samplers are excluded, because estimates do not depend on them.
+    """
     manifest = run.manifest
     files = set(listed(model_folder(run))) - {PAIRWISE_FILE, THREES, LAWS, ANCESTRAL}
     measured = manifest["stages"]["measure"].get("sha256")
@@ -172,7 +179,10 @@ def graphical_model_of(run: TablePart) -> tuple[GraphicalModel, dict[str, list[o
 
 
 def low_order_tables(run: TablePart) -> LowOrder:
-    """Return the low-order tables of a measured run: those of its estimates, or ones estimated for rows only."""
+    """Return the low-order tables of a measured run: those of its estimates, or ones estimated for rows only.
+
+    MODEL is the file of a model of the estimates. Without it the tables are fitted to the measurements of low order.
+    """
     run.require("measure")
     path = model_folder(run) / MODEL
     if present(path):
@@ -269,7 +279,11 @@ def _write_samplers(run: TablePart, settings: SynthesizeTable, each: ParallelMap
 
 
 def _fit_pairwise(run: TablePart, folder: Path, each: ParallelMap) -> None:
-    """Fit the model of pairs of attributes from which rows are drawn, and write it, unless its file exists."""
+    """Fit the model of pairs of attributes from which rows are drawn, and write it, unless its file exists.
+
+    The memory of a task is 1/TASKS of that of the engine. The release seeds the random choices; `each` maps a function
+    over items, perhaps in parallel.
+    """
     if present(folder / PAIRWISE_FILE):
         return
     model = low_order_tables(run)
@@ -280,7 +294,10 @@ def _fit_pairwise(run: TablePart, folder: Path, each: ParallelMap) -> None:
 
 
 def _prepare_polishing(run: TablePart, settings: SynthesizeTable, folder: Path, each: ParallelMap) -> bool:
-    """Return whether rows are polished; write their targets over larger sets than pairs if they are missing."""
+    """Return whether rows are polished; write their targets over larger sets than pairs if they are missing.
+
+    THREES has targets for polished rows, LAWS for others; `settings.polishes` decides by the number of rows.
+    """
     pairwise, _, total = read_pairwise(folder / PAIRWISE_FILE)
     polished = settings.polishes(total)
     path = folder / (THREES if polished else LAWS)
@@ -291,7 +308,11 @@ def _prepare_polishing(run: TablePart, settings: SynthesizeTable, folder: Path, 
 
 
 def read_sampler(folder: Path, name: str) -> RowSampler:
-    """Return the sampler stored in a folder."""
+    """Return the sampler stored in a folder.
+
+    THREES has targets for polished rows, LAWS for others. `name` is "ancestral", "polished" or another method of
+    drawing from pairs.
+    """
     if name == "ancestral":
         return read_ancestral(folder / ANCESTRAL)
     larger = read_targets(folder / (THREES if name == "polished" else LAWS))

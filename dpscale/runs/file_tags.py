@@ -45,7 +45,10 @@ class Comparison:
 
 
 def record_tags(run: Any, prints: Prints) -> None:
-    """Write the keyed tags (digests of contents) of each table's files, unless they are recorded or no key exists."""
+    """Write the keyed tags (digests of contents) of each table's files, unless they are recorded or no key exists.
+
+    `prints` maps a table's name to the table and the fingerprints of its files.
+    """
     if present(run.path / FILES):
         return
     release, recorded = run.manifest["release"], {}
@@ -81,7 +84,11 @@ def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
 
 
 def check_same_files(run: Any, prints: Prints, charged: bool) -> None:
-    """Raise DataError unless the files have the contents that the run has recorded when it began."""
+    """Raise DataError unless the files have the contents that the run has recorded when it began.
+
+    `charged` selects the remedy: a charged run may be restored or ended, others may be removed. `prints` maps a table's
+    name to the table and the fingerprints of its files.
+    """
     comparison = compare_files(run, prints)
     if not comparison.same:
         what = comparison.text if comparison.known else "their names or contents"

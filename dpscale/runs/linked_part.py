@@ -65,7 +65,11 @@ class LinkedTablePart(TablePart):
         check_numbers(self, engine)
 
     def measure(self, engine: Engine) -> None:
-        """Perform all stages up to the measurement, those before it for all tables of the job."""
+        """Perform all stages up to the measurement, those before it for all tables of the job.
+
+        RELEASED are the stages measure, reconstruct and synthesize: the last runs for this table only, after
+        `record_limits` has recorded the limits of its number of rows.
+        """
         for table in self.whole.tables.values():  # the sizes of all tables are decided together
             for stage in RELEASED[:-1]:
                 table.perform(stage, engine)

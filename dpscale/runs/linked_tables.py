@@ -111,7 +111,11 @@ class LinkedTables(Content):
         self._read()
 
     def _read(self) -> None:
-        """Read the job with the recorded versions and shares. Raises JobError if it is not the one of the run."""
+        """Read the job with the recorded versions and shares. Raises JobError if it is not the one of the run.
+
+        `at` has the versions of versioned tables. If a budget is divided after a first measurement, the recorded shares
+        replace those of the job.
+        """
         job = self.stated_job
         if self.manifest["job_sha256"] != job_digest(job, version=self.manifest.get("job_version", 1)):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
@@ -132,7 +136,11 @@ class LinkedTables(Content):
 
     @classmethod
     def prepare(cls, job: Job) -> NewRun:
-        """Return the contents of a new run of a job. Raises JobError for a job that cannot be run."""
+        """Return the contents of a new run of a job. Raises JobError for a job that cannot be run.
+
+        `divides` states that the budget is divided by the run, with or without a first measurement. Workloads of joins
+        are built for their errors only.
+        """
         check_open_bounds(job)
         check_whole_rows(job)
         joins = join_jobs(job, neighbour_relation(job))
@@ -195,7 +203,10 @@ class LinkedTables(Content):
         self._take_allocation()
 
     def _take_allocation(self) -> None:
-        """Take over the shares and bounds that were decided."""
+        """Take over the shares and bounds that were decided.
+
+        `allocated` has the decided shares and the bounds of links. Cached values that depend on the job are dropped.
+        """
         check_division(self.job, self.allocated)
         self.job = with_shares(with_bounds(self.job, self.allocated.get("bounds", {})), self.allocated["shares"])
         for name in ("neighbours", "_cached"):
@@ -227,7 +238,11 @@ class LinkedTables(Content):
         return {name: read([str(folder / one) for one in own]) for name, own in files.items()}
 
     def changed_data(self) -> dict[str, list[str]]:
-        """Return the differences of the data from those that the run recorded, by setting ("tables.NAME.path")."""
+        """Return the differences of the data from those that the run recorded, by setting ("tables.NAME.path").
+
+        A layout describes the files of a table: size, time, number and version. Tables of pairs have the setting `via`,
+        others `path`.
+        """
         recorded, layouts_now = self.manifest.get("data") or {}, self.layouts()
         changed = {}
         for name, before in recorded.items():
@@ -296,7 +311,10 @@ class LinkedTables(Content):
         return {}
 
     def _listed(self, kind: str) -> list[Any]:
-        """Return the parts of a kind, in the order of the job; some kinds are created once."""
+        """Return the parts of a kind, in the order of the job; some kinds are created once.
+
+        PARTS names the class of each kind of part. Kinds in CACHED, whose parts have a plan, are created once.
+        """
         if kind not in self._cached:
             parts: list[Any] = load_kind(PARTS[kind])(self)
             if kind not in CACHED:

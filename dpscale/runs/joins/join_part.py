@@ -80,7 +80,12 @@ class JoinedTable(TablePart):
         return [*map(_opened, sections), *(_hop(hop) for one in sections for hop in one.through or ())]
 
     def restrict(self, table: Table, engine: Engine) -> Table:
-        """Return the join of a table (the base) with the tables that its rows refer to; equal pairs count once."""
+        """Return the join of a table (the base) with the tables that its rows refer to; equal pairs count once.
+
+        `owned` is a column whose values must have a single unit each. A lookup is a table in which a row finds values
+        by a key; source −1 is the base, others are lookups inside of lookups. With `pair`, repeated pairs are dropped
+        unless neighbours replace rows.
+        """
         settings, memory = self.job.join, self.job.engine.bytes // SHARE
         unit = self.job.data.unit_column
         if settings.owned is not None and unit is not None:
@@ -133,7 +138,11 @@ class JoinedTable(TablePart):
         return RowLookup(section.link, at, key, table, section.attributes, policies, onward, **common)
 
     def _distinct(self, table: Table, engine: Engine) -> Table:
-        """Return the table without repeated pairs: a pair is a unit, of which all rows but the first are dropped."""
+        """Return the table without repeated pairs: a pair is a unit, of which all rows but the first are dropped.
+
+        PAIR is the column of the pair, which is treated as a unit with at most 1 row. `repeated` has a mask of the
+        dropped rows by partition.
+        """
         groups, rows = partition_groups(table.partitions, engine.workers), survey_units(engine, table.partitions, PAIR)
         repeated = rows_beyond(engine, self.domain, groups, PAIR, 1, rows, self.job.engine.bytes,
                                self.domain.axis_names[:1], drop=True)  # fmt: skip

@@ -57,7 +57,11 @@ def _context(run: LinkedTables, name: str, part: Any) -> dict[str, Any]:
 
 
 def _cut(run: LinkedTables, name: str, rows: tuple[float, float]) -> Estimate | None:
-    """Return the share of the rows that is cut and its interval; None if it was not measured or has no interval."""
+    """Return the share of the rows that is cut and its interval; None if it was not measured or has no interval.
+
+    `rows` is the number of rows of the join with its standard error. CUT_JOIN measures the excess: the rows beyond the
+    bound of a unit.
+    """
     excess = excess_of(estimates_of(run.joins[CUT_JOIN]), name) if CUT_JOIN in run.joins else None
     if excess is None or np.isnan(rows[0]):
         return None

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 
 def perform(run: Run, engine: Engine) -> None:
-    """Measure, divide the budget, and record the shares, which the run then has."""
+    """Measure, divide the budget, and record the shares, which the run then has.
+
+    ALLOCATION names the entry of the first measurement on the ledger. A division that is recorded is not measured
+    again.
+    """
     whole = run.content
     assert isinstance(whole, LinkedTables)
     whole.pin_versions()
@@ -78,7 +82,11 @@ def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> None:
 
 
 def _read(first: FirstMeasurement, engine: Engine, before: list[Stamps], ending: ExitStack) -> LinksByName:
-    """Read and check all links, and let them be removed at the end."""
+    """Read and check all links, and let them be removed at the end.
+
+    `before` are size and time of the files before the reading; a file that changed since is refused. `ending` closes
+    the links at its end.
+    """
     exact = read_all(first.job, first.neighbours, engine)
     ending.callback(close_all, exact)
     check_unchanged(first.run.run, before)

@@ -190,7 +190,10 @@ class FirstMeasurement:
         return bounds
 
     def _link_bounds(self, piece: FirstBudget) -> dict[str, Facts]:
-        """Return the bounds of the draws of a link, and of its sums of features if both sides have attributes."""
+        """Return the bounds of the draws of a link, and of its sums of features if both sides have attributes.
+
+        `piece` is the link with its part of the budget, and `moved` in it is the number of links that a unit changes.
+        """
         found = link_bounds(piece)
         if all(piece.sizes(end) for end in (piece.link.parent, piece.link.child)):
             relation = self.neighbours.protects.relation
@@ -248,7 +251,11 @@ class FirstMeasurement:
         return gaussian_draw(1, amount, self.neighbours.rows[link.parent], f"degrees of link {link.called}")
 
     def with_private_bounds(self, engine: Engine, check: Callable[[], None]) -> FirstMeasurement:
-        """Return the measurement for the job with the bounds that it leaves open; `check` is called before a draw."""
+        """Return the measurement for the job with the bounds that it leaves open; `check` is called before a draw.
+
+        A link with max_degree OPEN gets a bound from a noisy histogram of its degrees; if this proposes none, the bound
+        of the link stays.
+        """
         first = self
         for link in [link for link in self.bounded_links if link.max_degree == OPEN]:
             with closing(read_link(engine, first.job, link, first.neighbours)) as exact:
@@ -311,7 +318,10 @@ class FirstMeasurement:
         return count, NoisySums(sums / count, ones.lattice_variance * STEP**2 / count**2)
 
     def _public_mean(self, name: str, codes: Integers32) -> NoisySums:
-        """Return the means of the features of a public table, exact; `codes` are its cells, (rows, attributes)."""
+        """Return the means of the features of a public table, exact; `codes` are its cells, (rows, attributes).
+
+        Features are integers, in steps of size STEP. A public table has no noise: its error is 0.
+        """
         domain = self.run.job.declared[name]
         columns = [domain.names.index(attribute) for attribute in self.job.domains[name].names]
         values = Features(self.divisible.sizes(name), (), None).whole(codes[:, columns])
@@ -393,7 +403,11 @@ class FirstMeasurement:
         return link_draws(run, run.path / "allocation" / folder, name, journal, release)
 
     def _drawn(self, draws: LinkDraws, name: str, draw: GaussianDraw, compute: Callable[[], Integers]) -> Floats:
-        """Return a sum over the rows of a table, drawn once."""
+        """Return a sum over the rows of a table, drawn once.
+
+        `content` is the text that identifies the draw in the journal: a keyed digest of the exact sums, and the
+        parameters of the noise. `compute` returns the exact sums, if they are not drawn yet.
+        """
         manifest = self.run.manifest
 
         def content(exact: Callable[[], Integers]) -> dict[str, Any]:
@@ -416,7 +430,10 @@ def division_digest(run: Run) -> str:
 
 
 def end_of(job: Job, table: str, exact: LinksByName) -> tuple[LinkStatistics, int]:
-    """Return a link and its side that has the rows of a table without a private parent, one for each key."""
+    """Return a link and its side that has the rows of a table without a private parent, one for each key.
+
+    Side 0 has the parents, side 1 the children. A table without links has no rows here.
+    """
     for side, ends in enumerate(([one.parent for one in job.link], [one.child for one in job.link])):
         if table in ends:
             return exact[job.link[ends.index(table)].called], side

@@ -190,7 +190,10 @@ def _exchanged(table: pa.Table, column: str, rows: Integers) -> pa.Table:
 
 
 def _ascending(values: pa.ChunkedArray, parents: Integers) -> Integers:
-    """Return the positions of the values of each parent in ascending order, nulls last; parents are grouped."""
+    """Return the positions of the values of each parent in ascending order, nulls last; parents are grouped.
+
+    `ranks` are the places of the values in ascending order. Positions are sorted by parent, then by rank.
+    """
     ranks = np.empty(len(values), np.int64)
     ranks[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
     group = np.cumsum(np.r_[False, parents[1:] != parents[:-1]])

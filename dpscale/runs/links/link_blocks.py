@@ -83,7 +83,10 @@ class ParentFiles:
     ends: tuple[int, ...]
 
     def of(self, first: int, last: int) -> Integers:
-        """Return the row of the parent of each child from `first` up to but excluding `last`; −1 for none."""
+        """Return the row of the parent of each child from `first` up to but excluding `last`; −1 for none.
+
+        `ends` are the numbers of rows up to the end of each file, so a file has the rows from the previous end.
+        """
         found = [np.empty(0, np.int64)]
         for file, begun, end in zip(self.files, (0, *self.ends), self.ends, strict=False):
             if begun < last and first < end:
@@ -190,7 +193,11 @@ def draw_block(blocks: LinkBlocks, block: int) -> None:
 
 
 def stored_parents(folder: Path, called: str, pairs: Integers, rows: int) -> ParentFiles:
-    """Store the parents of links that are in memory, pairs of shape (links, 2), as one file."""
+    """Store the parents of links that are in memory, pairs of shape (links, 2), as one file.
+
+    A pair is (row of the parent, row of the child), and `rows` is the number of children. −1 marks children without a
+    link.
+    """
     parents = np.full(rows, -1, np.int64)
     parents[pairs[:, 1]] = pairs[:, 0]
     file = folder / f"{called}-links.npy"

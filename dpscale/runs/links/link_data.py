@@ -206,7 +206,11 @@ def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: Keye
 
 
 def _count_pairs(first: Integers, second: Integers, shape: tuple[int, int]) -> Any:
-    """Return the number of links of each pair of profiles: an array, or a sparse one if most pairs have none."""
+    """Return the number of links of each pair of profiles: an array, or a sparse one if most pairs have none.
+
+    `first` and `second` are the profiles of parent and child of each link, and `shape` the numbers of profiles. The
+    array is dense if it has at most FEW_CELLS cells or a cell per link.
+    """
     from scipy.sparse import coo_array
 
     if math.prod(shape) <= max(len(first), FEW_CELLS):
@@ -222,7 +226,11 @@ def keyed(engine: Engine, job: Job, name: str) -> KeyedRows:
 
 
 def _children(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ChildRows:
-    """Return the rows of a child table with their parents' keys and a mask of those that count for this link."""
+    """Return the rows of a child table with their parents' keys and a mask of those that count for this link.
+
+    `policy` determines which rows of the child count. Links with an order read its column too. `words` are hashes of
+    keys, `codes` cells of attributes.
+    """
     policy = ChildPolicy.of(job, link, neighbours)
     if link.order:
         return _in_order(engine, job, link, policy)
@@ -259,7 +267,10 @@ def _in_order(engine: Engine, job: Job, link: LinkSection, policy: ChildPolicy) 
 
 def unit_roots(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation,
                policy: ChildPolicy) -> UnitMap | None:  # fmt: skip
-    """Return the map from keys to those of the root that a policy needs."""
+    """Return the map from keys to those of the root that a policy needs.
+
+    The root is the table whose rows are the units; other policies need no map.
+    """
     if policy.unit != "root":
         return None
     return _roots(engine, job, neighbours.above[link.child].parent, neighbours)
@@ -368,7 +379,10 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbo
 
 
 def check_families(engine: Engine, job: Job, link: LinkSection) -> None:
-    """Raise DataError if the keys of the two ends cannot be compared, such as numbers and times."""
+    """Raise DataError if the keys of the two ends cannot be compared, such as numbers and times.
+
+    A family is a class of comparable types, such as numbers. With a table of pairs, both of its keys are compared.
+    """
     to_parent, to_child = job.ends(link)  # columns of the child's table, or of the table of pairs
     referring = job.tables[link.child] if link.via is None else link.via
     compared: list[tuple[Files, Columns, Files, Columns]] = [
@@ -402,7 +416,11 @@ def sizes(job: Job, link: LinkSection, table: str) -> list[int]:
 
 
 def with_counts(job: Job, link: LinkSection, exact: ExactLinks, before: Mapping[str, ExactLinks]) -> ExactLinks:
-    """Return the links with the degrees in the links `before` as additional attributes of their rows."""
+    """Return the links with the degrees in the links `before` as additional attributes of their rows.
+
+    `before` has the earlier links by name. job.counted(link, table) are the links whose degrees `link` reads for a
+    table.
+    """
     parents, children = (
         _extended(codes, [_of_rows(words, before[one.called], one.bound) for one in job.counted(link, table)])
         for table, codes, words in zip((link.parent, link.child), (exact.parents, exact.children), exact.words,
@@ -424,7 +442,11 @@ def with_drawn(job: Job, link: LinkSection, table: str, codes: Integers32, drawn
 
 
 def _of_rows(words: Words, earlier: ExactLinks, bound: int) -> Integers:
-    """Return the degree bucket of rows by their keys; rows that are not counted in the earlier link have degree 0."""
+    """Return the degree bucket of rows by their keys; rows that are not counted in the earlier link have degree 0.
+
+    `words` are hashes of the keys. A bucket is a range of degrees up to `bound`; the position −1 of an unknown key is
+    the added last degree, 0.
+    """
     keys = earlier.words[0]
     degrees = np.append(
         np.bincount(earlier.rows[:, 0], minlength=len(keys)), 0

@@ -44,7 +44,11 @@ class LinkDraws:
 
     @staticmethod
     def number(name: str) -> int:
-        """Return the number of a draw: selections and values of the rounds of a published loop follow the others."""
+        """Return the number of a draw: selections and values of the rounds of a published loop follow the others.
+
+        NAMES are the draws with a fixed number. "KIND-NUMBER" is a draw of a round: the selection of a round precedes
+        its values ("round").
+        """
         if name in NAMES:
             return NAMES.index(name)
         kind, _, round_number = name.partition("-")

@@ -36,7 +36,11 @@ SENSITIVITY = "exactly, from bounds of links and of the norms of features: parts
 
 
 def link_facts(piece: LinkBudget) -> Facts:
-    """Return the facts of a link, ready for JSON; the sums of features are planned from released values."""
+    """Return the facts of a link, ready for JSON; the sums of features are planned from released values.
+
+    `piece` is the link with its part of the budget. `moved` is the number of links that a unit changes; `loops` states
+    that marginals are chosen in rounds.
+    """
     return {
         "bounds": link_bounds(piece),
         "contribution": f"neighbours differ in at most {piece.moved} links",
@@ -132,7 +136,11 @@ def draw_name(label: Mapping[str, Any]) -> str:
 
 
 def stored_draws_of(piece: LinkBudget, folder: Path) -> Journaled:
-    """Return the draws that the folder of a link must have: of its budget, of its rounds, and the planned sums."""
+    """Return the draws that the folder of a link must have: of its budget, of its rounds, and the planned sums.
+
+    A loop chooses marginals in rounds, each in a file with its selection; ROUNDS has the number of rounds if the job
+    leaves it open, and DRAWN the sampled links. Without a loop, sums are planned from released values (shares.json).
+    """
     bounds = link_bounds(piece)
     draws = {name: DrawFacts(name, bound.get("values")) for name, bound in bounds.items() if name != ROUND}
     if piece.loops:

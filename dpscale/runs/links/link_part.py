@@ -40,7 +40,10 @@ class LinkReader:
     exact: LinksByName = field(default_factory=dict, repr=False)
 
     def read(self, engine: Engine) -> None:
-        """Read and check all links once, unless all noise was drawn before the key was destroyed."""
+        """Read and check all links once, unless all noise was drawn before the key was destroyed.
+
+        `exact` has the exact links by name. Stamps of the files are compared before and after the reading.
+        """
         if self.exact or not present(self.run.run.secret_path):
             return
         before = self.run.file_stamps()
@@ -73,7 +76,10 @@ class LinkPart(Part):
 
     @property
     def depends_on(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The private tables at both ends, and links whose numbers, parents or changed cells this link reads."""
+        """The private tables at both ends, and links whose numbers, parents or changed cells this link reads.
+
+        `counts` and `parents` of a link name other links that it reads.
+        """
         job = self.reader.run.job
         # a rule across a link may change cells of its child, which is the parent of this link
         ruled = [one.called for one in job.link if one.called in job.linked_rules and one.child == self.link.parent]

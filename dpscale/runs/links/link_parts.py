@@ -234,7 +234,10 @@ class PartedLinks:
         return len(whole) if whole is not None else sum(sizes[1 + side] for sizes, _, _ in self.facts)
 
     def table_sums(self, side: int, features: Features) -> Integers:
-        """Return Σ φ over all rows of one side (0: parents, 1: children), with the features φ of a row in steps."""
+        """Return Σ φ over all rows of one side (0: parents, 1: children), with the features φ of a row in steps.
+
+        `whole[side]` has the cells of a table that is not divided into parts, or None. A step is the unit of φ.
+        """
         whole = self.whole[side]
         if whole is not None:  # the table is not divided into parts
             return ExactLinks(np.empty((0, 2), np.int64), whole, whole).table_sums(side, features)
@@ -259,7 +262,11 @@ class PartedLinks:
             raise ValueError("the children of a parent are in several parts, so that sums over a parent do not add")
 
     def _sum(self, statistic: str, *arguments: Any, arrays: int = 1) -> list[Integers]:
-        """Return the sum over the parts of a statistic of `ExactLinks`, given its name; it is `arrays` arrays."""
+        """Return the sum over the parts of a statistic of `ExactLinks`, given its name; it is `arrays` arrays.
+
+        `sent` are further arguments, equal for all parts. `_same` returns its argument, so that the values of handles
+        come to this process.
+        """
         sums = self.engine.reduce(
             partial(_part_statistic, statistic, arguments), [(part, *self.sent) for part in self.parts], arrays, "links"
         )
@@ -343,7 +350,11 @@ class _Reader:
         return found
 
     def _table(self, name: str, role: str, keys: Sequence[Any], by: int, through: UnitMap | None = None) -> list[Any]:
-        """Return handles of a table's rows, divided by one of their keys."""
+        """Return handles of a table's rows, divided by one of their keys.
+
+        `role` names the table's place in the link, `by` is the position of the key that divides the rows, and `through`
+        maps keys to those of the units. After a refused value all partitions are searched for a complete error.
+        """
         domain, section = self.job.domains[name], self.job.tables[name]
         dealing = KeyDealing(role, domain, listed_names(domain), tuple(keys), by, self.parts)
         table = open_table(section, domain)

@@ -108,7 +108,11 @@ class Drawing:
 
     @property
     def bounds(self) -> tuple[int | None, int | None]:
-        """Largest number of links of a row on either side; None without a bound."""
+        """Largest number of links of a row on either side; None without a bound.
+
+        `known` states that each child has a parent, so the bound of a child is 1. Otherwise children are bounded only
+        if neighbours replace rows.
+        """
         if self.known:
             return (
                 self.link.bound if self.link.kind == "one-to-one" or piece_of(self.run, self.link).bounded else None
@@ -136,14 +140,22 @@ class Drawing:
         return self._exchanged(assign_links(whole, u, v, of_parents, of_children, stream), expected, stream)
 
     def _exchanged(self, links: Integers, expected: Floats | None, stream: PublicStream) -> Integers:
-        """Return the links with children exchanged until sibling sums, or tables of histories, are near the targets."""
+        """Return the links with children exchanged until sibling sums, or tables of histories, are near the targets.
+
+        MOST_WORDS limits the memory of associations between both sides. `expected` are expected sums of siblings,
+        children of the same parent.
+        """
         if self.measured.history is not None and len(links):
             associate = cross_words(*self.sides) <= MOST_WORDS
             return order_children(links, self.sides, self.measured.history, stream, associate)
         return with_siblings(links, self.sides, expected, sibling_target(self.measured), stream)
 
     def _by_groups(self, sums: Sums, stream: PublicStream) -> Integers:
-        """Return sampled links, shape (links, 2), whose numbers are drawn by pairs of groups of profiles."""
+        """Return sampled links, shape (links, 2), whose numbers are drawn by pairs of groups of profiles.
+
+        u and v are groups of similar profiles of parents and children, and `caps` the numbers of their pairs. Expected
+        links are rounded at random within the bounds, then assigned to rows.
+        """
         assert self.measured.shares is not None
         grouped = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, stream)
         u, v = grouped.u, grouped.v
@@ -212,7 +224,11 @@ class Drawing:
     def _unbounded(
         self, noisy: Floats | None, side: Side, each: Floats, totals: Floats, stream: PublicStream
     ) -> list[Integers]:
-        """Return the degrees of a side's rows by group, without an upper bound; see `_ends`."""
+        """Return the degrees of a side's rows by group, without an upper bound; see `_ends`.
+
+        `noisy` is the released histogram of degrees, with the standard deviation `sigma`, or None without one. `each`
+        and `totals` are the expected degrees and the links of each group.
+        """
         if noisy is None:
             return sample_uniform_degrees(each, side, totals, stream)
         return sample_degrees(noisy, self.measured.sigma, each, side, totals, stream)

@@ -72,7 +72,10 @@ class LinkSides:
         return _rows(self.run, link.child) > BLOCK_ROWS and max(cells) < MOST_CELLS
 
     def _profiles(self, link: LinkSection, each: ParallelMap) -> tuple[TableProfiles, TableProfiles]:
-        """Return the distinct synthetic rows (profiles) of both tables and their numbers; counted once for a table."""
+        """Return the distinct synthetic rows (profiles) of both tables and their numbers; counted once for a table.
+
+        `profiles` stores the result of a table, which several links may have in common.
+        """
         for name in (link.parent, link.child):
             if name not in self.profiles:
                 self.profiles[name] = count_profiles(self.run, name, each)
@@ -138,7 +141,10 @@ class LinkSides:
         return any(link.called in (*(one.counts or ()), *(one.parents or ())) for one in self.run.job.link)
 
     def _rule(self, link: LinkSection, pairs: Integers | None) -> Integers:
-        """Return links that satisfy the rules across tables; those of a context are remembered."""
+        """Return links that satisfy the rules across tables; those of a context are remembered.
+
+        `bounded` states whether a parent has at most link.bound links. A context is a link that a later one reads.
+        """
         if pairs is None:
             return np.empty((0, 2), np.int64)
         bounded = link.kind == "one-to-one" or piece_of(self.run, link).bounded

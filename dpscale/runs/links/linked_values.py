@@ -59,7 +59,11 @@ class LinkedValues:
 
     @property
     def links(self) -> list[LinkSection]:
-        """Links with rules that compare values, from parents to children."""
+        """Links with rules that compare values, from parents to children.
+
+        A link follows all links to its parent's table, so that values of parents are final before those of children.
+        Links of a circle are added together.
+        """
         waiting = [link for link in self.run.job.link if self._rules(link)]
         ordered = list[LinkSection]()
         while waiting:
@@ -106,7 +110,11 @@ class LinkedValues:
         return self.broken(name, table, order)
 
     def count_broken(self, ordered: Mapping[str, tuple[pa.Table, Integers] | None]) -> dict[str, int]:
-        """Return the number of rows of each child's table that break a rule; `ordered` has tables in another order."""
+        """Return the number of rows of each child's table that break a rule; `ordered` has tables in another order.
+
+        `ordered` maps a table's name to its rows in another order and the positions of these in the original order, or
+        to None.
+        """
         found = {}
         for name in dict.fromkeys(link.child for link in self.links):
             table = self._table(name)
@@ -124,7 +132,11 @@ class LinkedValues:
         return rules_of_values
 
     def _own_rules(self, name: str) -> list[ValueRule]:
-        """Return the value rules of a table, under the names of rules across tables."""
+        """Return the value rules of a table, under the names of rules across tables.
+
+        Rules across tables name attributes TABLE.ATTRIBUTE. Only rules whose attributes are all columns of the rows are
+        returned.
+        """
         part = self.run.tables[name]
         known = set(self._table(name).column_names)
         rules = [rule for rule in part.domain.value_rules if known.issuperset(rule.clause.names)]
@@ -143,14 +155,21 @@ class LinkedValues:
         return self._tables[name]
 
     def _column(self, name: str) -> tuple[Attribute, pa.Array]:
-        """Return an attribute TABLE.ATTRIBUTE and its column."""
+        """Return an attribute TABLE.ATTRIBUTE and its column.
+
+        A column of rows has the name of the attribute, or of the attribute's source.
+        """
         table, _, attribute = name.partition(".")
         declared, rows = self.run.closed_job.domains[table][attribute], self._table(table)
         column = attribute if attribute in rows.column_names else declared.column
         return declared, rows.column(column).combine_chunks()
 
     def _cells(self, name: str) -> tuple[NDArray[np.integer], Flags]:
-        """Return the cells of an attribute, and the rows whose value is unknown though no cell tells it."""
+        """Return the cells of an attribute, and the rows whose value is unknown though no cell tells it.
+
+        A number has no cells, so its cells are 0. Unknown values are in the cell of nulls or outside values, if the
+        attribute has either.
+        """
         attribute, column = self._column(name)
         if isinstance(attribute, Number):
             return np.zeros(len(column), np.int64), np.isnan(self._numbers(name))
@@ -274,7 +293,10 @@ class LinkedValues:
                 for name in rules.names}  # fmt: skip
 
     def _change(self, name: str, rules: RuleValues, rows: RowCells) -> None:
-        """Fit the values of a table's own attributes to rules, and replace them; exact numbers stay as they are."""
+        """Fit the values of a table's own attributes to rules, and replace them; exact numbers stay as they are.
+
+        `free` are the attributes of the table in the rules without exact numbers; `wider` has their whole ranges.
+        """
         if not rules.rules:
             return
         before = self._values(rules, rows)

@@ -178,7 +178,10 @@ class LinkMeasurement:
         return NoisyHistory(tables, steps, parents, sigmas)
 
     def _published(self, links: float) -> MeasuredLinks:
-        """Return the probabilities of links that a published loop fits, in rounds that each measure some marginals."""
+        """Return the probabilities of links that a published loop fits, in rounds that each measure some marginals.
+
+        u and v are both sides of the link. Without links the probabilities are 0.
+        """
         u, v = self.sides
         fit = Fit(u, v, float(min(round(links), u.rows * v.rows)), self.piece.known)
         if fit.links == 0:
@@ -189,7 +192,10 @@ class LinkMeasurement:
         return MeasuredLinks(fit.links, {}, chances=loop.run_rounds(fit))
 
     def _rounds(self, links: float) -> Rounds:
-        """Return the options of the loop, whose number of rounds is stored for readers if the job leaves it open."""
+        """Return the options of the loop, whose number of rounds is stored for readers if the job leaves it open.
+
+        ROUNDS is the file with the number of rounds, which depends on the released number of links.
+        """
         rounds, path = self.piece.loop(links), self.draws.folder / ROUNDS
         if self.link.rounds is None and not present(path):
             with writing(path) as file:
@@ -212,7 +218,11 @@ class LinkMeasurement:
         return self.stored["entries"]
 
     def shares(self, links: float) -> Shares:
-        """Return the planned shares, stored before any sum is sampled: another machine's solver may differ."""
+        """Return the planned shares, stored before any sum is sampled: another machine's solver may differ.
+
+        `clips` are the limits of features on both sides, and `precisions` are those of the noise of the three sums, 0
+        if a sum is not measured.
+        """
         path = self.draws.folder / "shares.json"
         if not present(path):
             question = self.piece.question(self.sides, links)
@@ -288,14 +298,22 @@ class LinkMeasurement:
         return self._exact(shares)[at]
 
     def _exact(self, shares: Shares) -> tuple[Integers, ...]:
-        """Return the exact three sums of features in steps; computed once."""
+        """Return the exact three sums of features in steps; computed once.
+
+        They are sums over all links: of the features of parents, of those of children, and of their products. `stored`
+        caches them.
+        """
         if "sums" not in self.stored:
             assert self.exact is not None
             self.stored["sums"] = self.exact.sums(shares.u, shares.v)
         return tuple(self.stored["sums"])
 
     def _drawn(self, name: str, draw: GaussianDraw, compute: Callable[[LinkStatistics], Integers]) -> Floats:
-        """Return the noisy values of a draw: the stored ones, or compute(links) with new noise, which is stored."""
+        """Return the noisy values of a draw: the stored ones, or compute(links) with new noise, which is stored.
+
+        `query` is the text that identifies the query on the journal. SUMS are the names of draws that depend on
+        released values.
+        """
         query = self._query_text(late=name in SUMS)  # sums are planned from released values
 
         def counts() -> Integers:
