@@ -500,8 +500,9 @@ def _whole_job(job: Mapping[str, Any] | str | Path) -> ReleasePlan:
 
 
 def _at_unit_cost(queries: Any, budget: Mapping[str, Any], mechanism: str, options: Mapping[str, Any]) -> Plan:
-    """Return the plan of queries at cost 1, for comparisons of mechanisms without a budget. Of `budget` only the domain
-    may be given, over which a list of attribute sets becomes a workload of marginals.
+    """Return the plan of queries at cost 1, for comparisons of mechanisms without a budget.
+
+    Of `budget` only the domain may be given, over which a list of attribute sets becomes a workload of marginals.
     """
     if given := [name for name, value in budget.items() if value is not None and name != "domain"]:
         raise JobError(f"plan.{given[0]}", "given without epsilon", "epsilon as well", "add epsilon=")

@@ -32,7 +32,11 @@ NAMES = {
 
 
 def numbered(by: str, days: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the calendar periods that contain the given days since 1 January 1970."""
+    """Return the calendar periods that contain the given days since 1 January 1970.
+
+    Periods are numbered from 0, the one that contains 1 January 1970. Day 0 is a Thursday, so 3 days are added for
+    weeks that begin on Monday. MONTHS has the months of longer periods.
+    """
     if by == "day":
         return days
     if by == "week":
@@ -46,7 +50,10 @@ def number_of(by: str, day: date) -> int:
 
 
 def first_day(by: str, number: int) -> date:
-    """Return the first day of a period; a week that begins before year 1 starts on the first day of that year."""
+    """Return the first day of a period; a week that begins before year 1 starts on the first day of that year.
+
+    MONTHS has the months of periods longer than a week; period 0 contains 1 January 1970.
+    """
     if by in MONTHS:
         year, month = divmod(number * MONTHS[by], 12)
         return date(1970 + year, month + 1, 1)
@@ -86,6 +93,11 @@ def read_period(by: str, value: object) -> int:
 
 
 def _begins(by: str, parts: list[int]) -> date:
+    """Return the first day of a period.
+
+    Of the numbers `parts` in its name the first is the year, followed by the quarter, the week, or the month and the
+    day.
+    """
     if by == "week":
         return date.fromisocalendar(parts[0], parts[1], 1)
     if by == "quarter":
@@ -274,7 +286,11 @@ class Attribute:
 
     @property
     def _listed_labels(self) -> list[Any]:
-        """Return the labels of the cells that the domain lists: categories, bins, periods or integers."""
+        """Return the labels of the cells that the domain lists: categories, bins, periods or integers.
+
+        The last bin is closed and the others are half open. Integers in groups have the label of the first one, at
+        steps of `step`.
+        """
         if self.values:
             return list(self.values)
 
@@ -289,7 +305,10 @@ class Attribute:
 
     @property
     def extent(self) -> str:
-        """First values, or the ends of the range, in words."""
+        """First values, or the ends of the range, in words.
+
+        At most FEW values are listed. Values of a private search are not known.
+        """
         if self.search is not None:
             return "found by a private search"
         if self.values:

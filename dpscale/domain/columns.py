@@ -171,7 +171,11 @@ def _named(columns: Mapping[Any, object]) -> tuple[Attribute, ...]:
 
 
 def _attributes(name: Any, value: object) -> list[Attribute]:
-    """Return the attributes of one column: its own, and those of its parents."""
+    """Return the attributes of one column: its own, and those of its parents.
+
+    A value is an Attribute, bool, a table of the domain file, a number of cells, or a list of values. Arrays and frames
+    are refused because their values may be those of records; a pair of numbers because it may be a range.
+    """
     if isinstance(value, Attribute):
         return [value]
     if value is bool:

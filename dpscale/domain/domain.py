@@ -319,7 +319,11 @@ class Domain(AxisIndex):
                               "remove the format, or the attribute")  # fmt: skip
 
     def _read_rules(self, texts: Sequence[str]) -> None:
-        """Read rules and their consequences; check that they do not contradict each other."""
+        """Read rules and their consequences; check that they do not contradict each other.
+
+        `value_rules` compare values; other rules exclude cells. `closed` adds what rules imply together, and `follows`
+        the dependencies of attributes on each other.
+        """
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise DomainError("rules", safe_repr(texts), "a list of texts", 'write rules=["discharge >= admission"]')
         self.rule_texts = tuple(dict.fromkeys(map(checked_text, texts)))
@@ -357,7 +361,10 @@ class Domain(AxisIndex):
         return self._copy(rules=(*self.rule_texts, *texts)) if texts else self
 
     def _copy(self, **changes: Any) -> Domain:
-        """Return the domain with other axes, rules, public totals or marks."""
+        """Return the domain with other axes, rules, public totals or marks.
+
+        `marks` are marks of attributes that no constructor takes, so they are copied afterwards.
+        """
         kept = {"axes": self.axes, "rules": self.rule_texts, "totals": self.public_totals, "marks": self._marks}
         own = kept | changes
         made = Domain(own["axes"], own["rules"], own["totals"], {one.name: one.describe() for one in self.formats})
@@ -419,7 +426,10 @@ class Domain(AxisIndex):
         return cls.from_dict(content, where.parent)._located(where)
 
     def _located(self, path: Path) -> Domain:
-        """Return the domain with the absolute paths and the hashes of the files of its trees of codes."""
+        """Return the domain with the absolute paths and the hashes of the files of its trees of codes.
+
+        `path` is that of the domain file, to whose folder the files are relative.
+        """
         trees = {one.name: one for one in self.searches if isinstance(one.search, NodeSearch)}
         if not trees:
             return self

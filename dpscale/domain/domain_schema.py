@@ -116,7 +116,10 @@ def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _family(name: str, table: Any, folder: Path | None) -> list[Attribute]:
-    """Return the attributes that one table of the domain file declares: of a hierarchy, or one and its parents."""
+    """Return the attributes that one table of the domain file declares: of a hierarchy, or one and its parents.
+
+    `parent` maps the name of a parent to groups of the attribute's values. `folder` is that of the domain file.
+    """
     kind = table.get("kind") if isinstance(table, Mapping) else None
     if isinstance(kind, str) and kind == "hierarchy":
         return _levels(name, table, folder)
@@ -130,7 +133,11 @@ def _family(name: str, table: Any, folder: Path | None) -> list[Attribute]:
 
 
 def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[Attribute]:
-    """Return the attribute of the leaves of a public tree, followed by those of its other levels, the top first."""
+    """Return the attribute of the leaves of a public tree, followed by those of its other levels, the top first.
+
+    HIERARCHY_POLICIES are the keys for values outside the tree and nulls. Levels above the leaf are derived from its
+    column.
+    """
     field = f"attributes.{name}"
     _kind(name, table)
     policies: dict[str, Any] = {
@@ -182,7 +189,11 @@ def _parent(child: Attribute, name: str, groups: object) -> Attribute:
 
 
 def from_table(name: str, table: object) -> Attribute:
-    """Return the attribute of a table of the domain file. Raises DomainError that names the invalid field."""
+    """Return the attribute of a table of the domain file. Raises DomainError that names the invalid field.
+
+    POLICIES are the keys for values outside the domain, nulls and values that cannot be read. _READ maps a kind to the
+    function that reads its settings. Listed values cannot be clipped, and kind `discover` becomes categories.
+    """
     if not isinstance(table, Mapping):
         raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", f"such as {EXAMPLE}")
 
@@ -275,7 +286,11 @@ def _read_boolean(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an attribute of kind category: its values, listed or in a map from value to category."""
+    """Return the settings of an attribute of kind category: its values, listed or in a map from value to category.
+
+    OUTSIDE_LABEL and NULL_LABEL are labels of additional cells, so they are refused as values if their policy adds such
+    a cell.
+    """
     if "map" in table:
         return _read_map(f"attributes.{name}.map", table["map"], 0)
 
@@ -291,7 +306,11 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
-    """Return the values of a map and the column values that each represents."""
+    """Return the values of a map and the column values that each represents.
+
+    With a `length` above 0, the column values are beginnings of this length. OUTSIDE_LABEL and NULL_LABEL are labels of
+    additional cells.
+    """
     if not isinstance(table, Mapping) or not table or not all(isinstance(one, list | tuple) for one in table.values()):
         raise DomainError(
             field,
@@ -313,7 +332,10 @@ def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
 
 
 def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an attribute of kind prefix: the beginnings of given length that are its values."""
+    """Return the settings of an attribute of kind prefix: the beginnings of given length that are its values.
+
+    A map gives several beginnings a common value; otherwise each listed value is a beginning.
+    """
     length = _is_integer(name, "length", table["length"])
     if length < 1:
         raise DomainError(f"attributes.{name}.length", f"{length}", "a positive number of letters", "fix it")
@@ -331,7 +353,10 @@ def _check_prefixes(field: str, values: object, length: int) -> None:
 
 
 def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an attribute of kind bins: its increasing edges, or how they are found with privacy."""
+    """Return the settings of an attribute of kind bins: its increasing edges, or how they are found with privacy.
+
+    BIN_KEYS are the keys of a private search. With `log` the edges are logarithms to this base.
+    """
     edges, field = table["edges"], f"attributes.{name}.edges"
     if edges == PRIVATE:
         return read_private_edges(name, table)
@@ -386,7 +411,10 @@ def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _date_format(name: str, by: str, form: Any) -> str:
-    """Return the format of dates in texts. Raises DomainError if it is none, or names no day although `by` needs it."""
+    """Return the format of dates in texts. Raises DomainError if it is none, or names no day although `by` needs it.
+
+    WITHOUT_DAY are the periods that a date without a day determines. An empty format means ISO dates.
+    """
     field = f"attributes.{name}.format"
     with suppress(ValueError, TypeError):
         if not form or date_pattern(form):
@@ -400,6 +428,10 @@ def _date_format(name: str, by: str, form: Any) -> str:
 
 
 def _period(name: str, by: str, key: str, value: object) -> int:
+    """Return the number of the period that a key states.
+
+    Raises DomainError if it names none.
+    """
     try:
         return read_period(by, value)
     except ValueError as error:

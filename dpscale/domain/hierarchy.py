@@ -76,7 +76,11 @@ class Tree:
 
     @cached_property
     def _segments(self) -> tuple[tuple[Integers | None, Integers], ...]:
-        """For each level below the root: the order of its nodes by parent, if not sorted, and the start of each run."""
+        """For each level below the root: the order of its nodes by parent, if not sorted, and the start of each run.
+
+        `sizes` are the numbers of nodes by level and `parents` the parent of each node of the next level. A pair is
+        (order or None, starts), where the children of node i begin at starts[i] in this order.
+        """
         found = []
         for size, parent in zip(self.sizes, self.parents, strict=False):
             order = None if bool((np.diff(parent) >= 0).all()) else np.argsort(parent, kind="stable")
@@ -104,7 +108,11 @@ class Tree:
         )
 
     def children_of(self, nodes: Integers, level: int) -> Integers:
-        """Return the children, in level + 1, of some nodes of a level, those of one node after those of another."""
+        """Return the children, in level + 1, of some nodes of a level, those of one node after those of another.
+
+        `_segments` has the order of the children by parent, or None if they are sorted, and the start of each parent's
+        run. `found` are positions in this order.
+        """
         order, starts = self._segments[level]
         counts = self.child_counts[level][nodes]
         ends = np.cumsum(counts)
@@ -112,7 +120,11 @@ class Tree:
         return found if order is None else order[found]
 
     def ancestors(self, upper: int, lower: int | None = None) -> Integers:
-        """Return the node of a level that contains each node of a lower one, by default each leaf."""
+        """Return the node of a level that contains each node of a lower one, by default each leaf.
+
+        `parents[l]` has the node of level l that contains each node of level l + 1. Without `lower`, levels down to the
+        leaves are passed.
+        """
         nodes: Integers = np.arange(self.sizes[upper])
         for parent in self.parents[upper:lower]:
             nodes = nodes[parent]
@@ -125,7 +137,10 @@ class Tree:
         return values
 
     def lift(self, values: Sequence[Floats]) -> Floats:
-        """Return Σ A_lᵀ y_l: for each leaf the sum of the values of the nodes that contain it."""
+        """Return Σ A_lᵀ y_l: for each leaf the sum of the values of the nodes that contain it.
+
+        `values` has an array y_l for each level, root first; A_l is the matrix of sums of leaves into nodes of level l.
+        """
         total = np.asarray(values[0])
         for parent, level in zip(self.parents, values[1:], strict=True):
             total = total[parent] + level

@@ -40,7 +40,10 @@ class _Bound:
         return not self.terms and (self.constant > 0 or (self.strict and self.constant == 0))
 
     def scaled(self) -> _Bound:
-        """Return the comparison with terms in a fixed order, of which the first has the factor 1 or -1."""
+        """Return the comparison with terms in a fixed order, of which the first has the factor 1 or -1.
+
+        A term is (name, factor). Terms of equal comparisons become equal, so that their constants can be compared.
+        """
         terms = tuple(sorted(self.terms))
         scale = abs(terms[0][1]) if terms else 1.0
         return _Bound(tuple((name, factor / scale) for name, factor in terms), self.constant / scale, self.strict,
@@ -104,7 +107,11 @@ def implied_rules(rules: Sequence[DomainConstraint]) -> tuple[ValueRule, ...]:
 
 
 def _bounds(rules: Iterable[ValueRule], ranges: Mapping[str, object]) -> Iterable[_Bound]:
-    """Yield the comparisons that always hold, and the ends of the ranges."""
+    """Yield the comparisons that always hold, and the ends of the ranges.
+
+    Only rules of a single comparison, without tests of cells, always hold. An equation yields two comparisons. A bound
+    states Σ factor · value + constant ≤ 0, or < 0 if it is strict.
+    """
     for rule in rules:
         if rule.clause.cells or len(rule.clause.linear) != 1:
             continue
@@ -121,7 +128,11 @@ def _bounds(rules: Iterable[ValueRule], ranges: Mapping[str, object]) -> Iterabl
 
 
 def _add(pool: dict[Terms, _Bound], bound: _Bound) -> None:
-    """Add a comparison unless a stronger one is known. Raises DomainError for a contradiction."""
+    """Add a comparison unless a stronger one is known. Raises DomainError for a contradiction.
+
+    `pool` has the strongest comparison for each left side. A larger constant is stronger, then a strict one.
+    Comparisons without terms that hold are not added.
+    """
     if bound.is_false:
         raise _contradiction(bound.texts)
     known = pool.get(bound.terms)

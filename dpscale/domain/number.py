@@ -218,7 +218,11 @@ class Number(Attribute):
 
     @property
     def _public_keys(self) -> dict[str, Any]:
-        """Keys of a number with private ends that are public."""
+        """Keys of a number with private ends that are public.
+
+        `low` and `high` are None where an end is searched. `unit` is the step of values. `fallback` are the ends that
+        are used if the search sees no values, only for searched ends.
+        """
         assert isinstance(self.search, EndSearch)
         ends = {
             key: shown(end * self.unit) for key in ("low", "high") if (end := getattr(self.search, key)) is not None
@@ -294,7 +298,11 @@ def _read_number(name: str, table: Any) -> Number:
 
 
 def _read_unit_bound(field: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a number whose ends bound the total of a unit; none for other numbers."""
+    """Return the fields of a number whose ends bound the total of a unit; none for other numbers.
+
+    TOTAL states that the ends bound the sum of a unit's values. `rows_per_unit` is the number of rows that this sum may
+    have, 1 by default.
+    """
     if "per_unit" not in table:
         if "rows_per_unit" in table:
             raise DomainError(f"{field}.rows_per_unit", "a bound without per_unit", f'per_unit = "{TOTAL}"', "add it")
@@ -377,7 +385,11 @@ def _read_clipped(field: str, given: object) -> tuple[float, float]:
 
 
 def checked_number(number: Number) -> Number:
-    """Return the number; raise DomainError for a wrong bound of a unit's total, or too many steps for exact sums."""
+    """Return the number; raise DomainError for a wrong bound of a unit's total, or too many steps for exact sums.
+
+    `largest_part` grows with the number of steps from low to high, with squares as its square. MOST_PARTS bounds it so
+    that sums are exact.
+    """
     if number.per_unit == TOTAL:
         _check_unit_bound(number)
     if number.largest_part > MOST_PARTS:

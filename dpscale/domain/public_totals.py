@@ -222,7 +222,10 @@ def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, 
 
 
 def _cells(attribute: Attribute, labels: Sequence[Any], path: str) -> Integers:
-    """Return the cell of each label of a file of public totals; raise DomainError for an unknown one."""
+    """Return the cell of each label of a file of public totals; raise DomainError for an unknown one.
+
+    A label None or "" is a null. `path` names the file in errors.
+    """
     known = attribute.cell_of
     cells = np.array(
         [attribute.null_cell if label in (None, "") else known.get(label, -1) for label in labels], np.int64
@@ -279,7 +282,11 @@ def coarsen(domain: TotalsDomain, counts: Integers, names: AttributeSet, wanted:
 
 
 def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:
-    """Raise DomainError if two totals contradict each other on a table that follows from both."""
+    """Raise DomainError if two totals contradict each other on a table that follows from both.
+
+    `common_set` are the attributes, or levels above, of which both totals have a table; `coarsen` sums a total to it,
+    and is None if it cannot.
+    """
     for one, other in combinations(totals, 2):
         names = common_set(domain, one.names, other.names)
         tables = [coarsen(domain, own.counts, own.names, names) for own in (one, other)]

@@ -171,7 +171,10 @@ class Linear:
         return low < 0 if self.sign == "<" else low <= 0
 
     def sums(self, low: Mapping[str, Any], high: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the least and greatest sum of values within ends."""
+        """Return the least and greatest sum of values within ends.
+
+        A term is (name, factor); `low` and `high` have the ends of values by name.
+        """
         least = greatest = self.constant
         for name, factor in self.terms:
             ends = factor * low[name], factor * high[name]
@@ -275,6 +278,10 @@ class _Operand:
         return None
 
     def plus(self, other: Self, sign: int) -> Self:
+        """Return the sum with another operand, times the sign.
+
+        Terms that cancel are dropped; `dates` counts dates, so that a difference of two dates is a number.
+        """
         terms = dict(self.terms)
         for name, factor in other.terms:
             terms[name] = terms.get(name, 0.0) + sign * factor
@@ -291,6 +298,10 @@ class _Operand:
         return self.reader.compare(self, sign, self.reader.operand_of(value))
 
     def nulls(self) -> CellTest:
+        """Return the test that the attribute is null.
+
+        It has the cells in which this holds, and those in which it does not.
+        """
         attribute = self.attribute
         if attribute is None or isinstance(attribute, Number):
             raise self.reader.fault("is null after a sum or a number", "an attribute", "name an attribute")
@@ -321,7 +332,10 @@ class _Reader(ConditionReader):
         return DomainError(FIELD, f"{safe_repr(self.text)}: {got}", takes, remedy)
 
     def whole(self) -> Node:
-        """Read a whole rule, `condition` or `if condition then condition`, which is (not the first) or the second."""
+        """Read a whole rule, `condition` or `if condition then condition`, which is (not the first) or the second.
+
+        `either` reads a condition with `and` and `or`; ~ is its negation and | the alternative.
+        """
         if self.take_if("if"):
             premise = self.either()
             self.expect("then")
@@ -339,7 +353,10 @@ class _Reader(ConditionReader):
         return ~one
 
     def condition(self) -> Node:
-        """Read a comparison of sums, such as `a <= b + 1` or a chain `0 < a < b`, or a membership `a in (…)`."""
+        """Read a comparison of sums, such as `a <= b + 1` or a chain `0 < a < b`, or a membership `a in (…)`.
+
+        A chain is the conjunction of its comparisons. Without a sign the text must be a membership.
+        """
         first = self._sum()
         if self.next.kind != "sign" or self.next.text not in SIGNS:
             return self.membership(first)
@@ -352,7 +369,10 @@ class _Reader(ConditionReader):
         return found[0] if len(found) == 1 else CompoundCondition("and", tuple(found))
 
     def _sum(self) -> _Operand:
-        """Read a sum of terms with signs: multiples of attributes, numbers and dates."""
+        """Read a sum of terms with signs: multiples of attributes, numbers and dates.
+
+        The token of a number may include its sign, as in "a -1", which is a sum too.
+        """
         negative = self._take_sign("-")
         total = self._term()
         total = _Operand(self).plus(total, -1) if negative else total
@@ -389,6 +409,7 @@ class _Reader(ConditionReader):
         return _Operand(self, ((name, 1.0),), dates=int(kind_of_values(self.find(name)) == "date"))
 
     def operand_of(self, value: Literal) -> _Operand:
+        """Return a literal as a sum without terms: dates as days since 1970, texts with the constant 0."""
         if isinstance(value, datetime):
             since = value - datetime(1970, 1, 1)
             return _Operand(self, constant=since.days + since.seconds / 86400, dates=1, literal=value)
@@ -456,7 +477,11 @@ class _Reader(ConditionReader):
                         frozenset(np.flatnonzero(cannot).tolist()))  # fmt: skip
 
     def _compare_literal(self, attribute: Attribute, own: _Operand, sign: str, other: _Operand) -> Node:
-        """Return the condition that an attribute compares with a literal: a date, a number or a label."""
+        """Return the condition that an attribute compares with a literal: a date, a number or a label.
+
+        `own` is the attribute as a sum. A number is compared by values, unless equality is a test of cells whose values
+        are known exactly. Texts are compared by = and != only.
+        """
         value, kind = other.literal, kind_of_values(attribute)
         if kind == "date" and not isinstance(value, datetime):
             return self._compare_period(attribute, sign, value)
@@ -472,7 +497,11 @@ class _Reader(ConditionReader):
         return test if sign == "=" else ~test
 
     def _compare_period(self, attribute: Attribute, sign: str, value: Literal | None) -> Node:
-        """Return the comparison of a date with the name of a period: its first or last day."""
+        """Return the comparison of a date with the name of a period: its first or last day.
+
+        `first` is the first day of the period and `beyond` that of the next one. Equality means a day within the
+        period.
+        """
         try:
             number = read_period(attribute.by, value)
         except ValueError as error:
@@ -535,7 +564,10 @@ class _Reader(ConditionReader):
 
 
 def _are_labels(one: Attribute, other: Attribute) -> bool:
-    """Return whether cells of both attributes are labels that can be compared."""
+    """Return whether cells of both attributes are labels that can be compared.
+
+    Cells of numbers and dates are labels only if each has a single value; those of periods longer than a day do not.
+    """
     kinds = [kind_of_values(own) for own in (one, other)]
     if kinds[0] != kinds[1] or any(isinstance(own, Number) for own in (one, other)):
         return False

@@ -148,7 +148,11 @@ class FunctionalDependency:
         return np.asarray((wanted >= 0) & (wanted != np.arange(size)))
 
     def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
-        """Return flags of the permitted cells, with an axis of length 1 for other attributes."""
+        """Return flags of the permitted cells, with an axis of length 1 for other attributes.
+
+        `of` has the cell of the dependent attribute for each cell of the determinant, negative if any is permitted.
+        Axes are in the order of `names`.
+        """
         sizes = dict(zip(names, shape, strict=True))
         held = (self.of[:, None] < 0) | (self.of[:, None] == np.arange(sizes[self.dependent]))
         if names.index(self.determinant) > names.index(self.dependent):
@@ -246,7 +250,11 @@ class ValueRule:
         return np.asarray(self.fits(axes))
 
     def fits(self, cells: Mapping[str, Cells]) -> Flags:
-        """Return where some values in the cells of the attributes satisfy the rule; the arrays broadcast."""
+        """Return where some values in the cells of the attributes satisfy the rule; the arrays broadcast.
+
+        A rule holds if any of its parts does: a cell in `_allowed`, or a linear comparison. Comparisons with an unknown
+        value always hold.
+        """
         held = np.zeros((), np.bool_)
         for name, allowed in self._allowed.items():
             held = held | allowed[cells[name]]
@@ -259,7 +267,11 @@ class ValueRule:
         return {name: np.isin(np.arange(len(self.ranges[name].low)), sorted(own)) for name, own in self.clause.cells}
 
     def satisfied_by_cells(self, cells: Mapping[str, Cells]) -> Flags:
-        """Return where the cells alone satisfy the rule, or a value that it compares is unknown."""
+        """Return where the cells alone satisfy the rule, or a value that it compares is unknown.
+
+        `_allowed` has flags of the cells of an attribute that satisfy the rule. Linear comparisons of known values are
+        not evaluated.
+        """
         held = np.zeros((), np.bool_)
         for name, allowed in self._allowed.items():
             held = held | allowed[cells[name]]
@@ -268,7 +280,10 @@ class ValueRule:
         return held
 
     def unknown(self, linear: Linear, cells: Mapping[str, Cells]) -> Flags:
-        """Return where a value of a comparison is unknown."""
+        """Return where a value of a comparison is unknown.
+
+        `numbers` are names without cells, which are not tested here.
+        """
         found = np.zeros((), np.bool_)
         for name in linear.names:
             if name not in self.numbers:
@@ -276,7 +291,10 @@ class ValueRule:
         return found
 
     def ends(self, names: Iterable[str], cells: Mapping[str, Cells]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the ends of the values of attributes in cells, and of numbers."""
+        """Return the ends of the values of attributes in cells, and of numbers.
+
+        `ranges` has the ends of the values in each cell; a number has a single range, at position 0.
+        """
         low, high = {}, {}
         for name in names:
             at = 0 if name in self.numbers else cells[name]
@@ -292,7 +310,10 @@ class ValueRule:
 
 
 def _hull(own: ValueRanges, labels: Integers) -> ValueRanges:
-    """Return the ranges of groups of cells; a group with an unknown cell is unknown."""
+    """Return the ranges of groups of cells; a group with an unknown cell is unknown.
+
+    `labels` is the group of each cell. Ends of a group are the least low and the greatest high end.
+    """
     count = int(labels.max()) + 1
     low, high, unknown = np.full(count, np.inf), np.full(count, -np.inf), np.zeros(count, np.bool_)
     np.minimum.at(low, labels, own.low)
@@ -378,7 +399,10 @@ def with_dependencies(
 
 
 def _dependency(names: Sequence[str], allowed: Flags) -> FunctionalDependency | None:
-    """Return the dependency by which each cell of one attribute leaves a single cell of the other, if there is one."""
+    """Return the dependency by which each cell of one attribute leaves a single cell of the other, if there is one.
+
+    `allowed` has flags of the permitted pairs of cells of the two attributes.
+    """
     for (determinant, dependent), table in ((names, allowed), (names[::-1], allowed.T)):
         if (table.sum(axis=1) == 1).all():
             return FunctionalDependency(determinant, dependent, table.argmax(axis=1))
@@ -412,7 +436,10 @@ def _is_above(one: TreeLevel | None, other: TreeLevel | None) -> bool:
 
 
 def _of_levels(above: Attribute, below: Attribute) -> FunctionalDependency:
-    """Return the dependency of a level of a tree on one below it; their additional cells correspond."""
+    """Return the dependency of a level of a tree on one below it; their additional cells correspond.
+
+    The listed cells are nodes of the tree; the additional ones (outside, null) follow them in the same order.
+    """
     assert above.level is not None
     assert below.level is not None
     tree = below.level.tree

@@ -192,7 +192,11 @@ class EndSearch(Search):
 
 
 def assumed_values(count: int, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-    """Return the public values of an attribute, and others in place of those that are not known yet."""
+    """Return the public values of an attribute, and others in place of those that are not known yet.
+
+    `count` is the number of values that plans assume, at least 2. Other values are integers above the largest, or texts
+    "(value n)".
+    """
     missing = max(count, 2) - len(values)
     if values and not isinstance(values[0], str):
         first = int(max(values)) + 1

@@ -30,7 +30,11 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def read_private_edges(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return bins whose edges are searched on a public axis: low … high, or all integers of 64 bits."""
+    """Return bins whose edges are searched on a public axis: low … high, or all integers of 64 bits.
+
+    `step` is the unit of the values, `bins` the number of bins and `assumed` that which plans assume. low and high must
+    be multiples of the step, at least two steps apart, and less than EXACT steps from 0.
+    """
     field = f"attributes.{name}"
     if "log" in table:
         raise DomainError(f"{field}.log", "given with private edges", "edges that are found on the values", "remove it")
@@ -60,7 +64,11 @@ def read_private_edges(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return categories whose values are searched: texts or integers, or the nodes of a tree of codes."""
+    """Return categories whose values are searched: texts or integers, or the nodes of a tree of codes.
+
+    `max_length` bounds the letters of texts. `values` are public values, `other` adds a cell for values that are not
+    found, and `count` states whether rows or units are counted.
+    """
     field = f"attributes.{name}"
     assumed = read_assumed(field, table)
     if "file" in table:
@@ -94,7 +102,11 @@ def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_tree(field: str, name: str, table: Mapping[str, Any], assumed: int) -> dict[str, Any]:
-    """Return categories that are nodes of a public tree of codes."""
+    """Return categories that are nodes of a public tree of codes.
+
+    `leaf` is the column of the codes and `levels` are those of their ancestors. `assumed` is the number of values that
+    plans assume.
+    """
     if given := sorted({"max_length", "values", "other", "count"} & set(table)):
         raise DomainError(
             f"{field}.{given[0]}", "given with the file of a tree", "a tree alone, or values", "remove it"

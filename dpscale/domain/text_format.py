@@ -61,7 +61,11 @@ class TextFormat:
 
     @cached_property
     def elements(self) -> tuple[Repetition, ...]:
-        """Elements of the pattern in order. Raises DomainError for another pattern."""
+        """Elements of the pattern in order. Raises DomainError for another pattern.
+
+        The end of a repetition {m,n} must be determined by the next character, so its letters may not begin the rest of
+        the text. MOST_LETTERS bounds the length of texts.
+        """
         field = f"{FORMATS}.{self.name}.pattern"
         try:
             found = tuple(_elements(self.pattern))
@@ -117,7 +121,10 @@ def read_formats(tables: object) -> tuple[TextFormat, ...]:
 
 
 def _next_letters(elements: tuple[Repetition, ...]) -> set[str]:
-    """Return the letters with which texts of some elements may begin."""
+    """Return the letters with which texts of some elements may begin.
+
+    Elements that may be empty (least = 0) are passed over, up to the first that is not.
+    """
     found = set[str]()
     for element in elements:
         found |= set(element.letters)
@@ -127,7 +134,10 @@ def _next_letters(elements: tuple[Repetition, ...]) -> set[str]:
 
 
 def _elements(pattern: str) -> Iterator[Repetition]:
-    """Yield the elements of a pattern. Raises ValueError with what is not accepted."""
+    """Yield the elements of a pattern. Raises ValueError with what is not accepted.
+
+    An element is a class [...] or a character, perhaps with a repetition {m} or {m,n} of at most four digits.
+    """
     at = 0
     while at < len(pattern):
         if pattern[at] == "[":
@@ -148,7 +158,11 @@ def _elements(pattern: str) -> Iterator[Repetition]:
 
 
 def _character(pattern: str, at: int, special: frozenset[str]) -> tuple[str, int]:
-    """Return the letters of a character or an escape, and the place after it."""
+    """Return the letters of a character or an escape, and the place after it.
+
+    `special` are the characters that need an escape. ESCAPES maps letters after a backslash to their meaning; other
+    escapes are punctuation of ASCII.
+    """
     if pattern[at] != "\\":
         if pattern[at] in special:
             raise ValueError(f"{pattern[at]!r} at place {at + 1}")

@@ -84,7 +84,11 @@ class Labels(Sequence[Any]):
 
 
 def texts_digest(texts: Any) -> bytes:
-    """Return the SHA-256 of an array of texts, which does not depend on how they are stored."""
+    """Return the SHA-256 of an array of texts, which does not depend on how they are stored.
+
+    The hash is over the lengths of the texts and then their bytes, so that different divisions of the same bytes
+    differ.
+    """
     data, offsets = buffers_of(texts)
     found = hashlib.sha256(np.diff(offsets).astype("<i8").tobytes())
     found.update(data[offsets[0] : offsets[-1]].tobytes())
@@ -134,7 +138,11 @@ class LevelTree:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the names and the leaves of the file, and of coordinates if it has them, in hexadecimal."""
+        """SHA-256 of the names and the leaves of the file, and of coordinates if it has them, in hexadecimal.
+
+        `codes` has the place of each leaf's name at each level, −1 for none; `listed` marks the leaves in the file,
+        without added ones.
+        """
         found = hashlib.sha256(b"".join(map(texts_digest, self.names)))
         found.update(np.ascontiguousarray(self.codes[:, self.listed], "<i4").tobytes())
         if self.coordinates is not None:
@@ -157,7 +165,10 @@ class LevelTree:
 
     @cached_property
     def levels(self) -> Integers32:
-        """Level of the name that stands for each leaf's node at each level, shape (levels, leaves)."""
+        """Level of the name that stands for each leaf's node at each level, shape (levels, leaves).
+
+        A node without a name (code −1) has the name of the level below.
+        """
         found = np.empty(self.codes.shape, np.int32)
         found[self.leaf] = self.leaf
         for level in reversed(range(self.leaf)):
@@ -233,7 +244,11 @@ class LevelTree:
 
     @cached_property
     def keys(self) -> Any:
-        """Text by which records state each leaf, of type large_string; the texts are distinct."""
+        """Text by which records state each leaf, of type large_string; the texts are distinct.
+
+        With `by_path` a text has all names of the path, joined by SEPARATOR. Otherwise `last` is the deepest level with
+        a name.
+        """
         rows = np.arange(self.codes.shape[1])
         if self.by_path:
             return self.paths(rows, self.leaf, SEPARATOR, missing=True)
@@ -248,7 +263,10 @@ def _shared(identity: tuple[object, ...], *own: Any) -> LevelTree:
 
 
 def _distinct(texts: Any, repeated: Flags) -> Any:
-    """Return distinct texts: one that is taken gets a number. Plain names come first."""
+    """Return distinct texts: one that is taken gets a number. Plain names come first.
+
+    `repeated` marks texts that are numbered last. RESERVED are labels of additional cells, which no text may equal.
+    """
     distinct = texts.dictionary_encode().dictionary
     if len(distinct) == len(texts) and not pc.any(pc.is_in(distinct, pa.array(RESERVED, pa.large_string()))).as_py():
         return texts
@@ -393,7 +411,11 @@ def _read(
     axes: tuple[str, ...],
     file_digest: str,
 ) -> LevelTree:
-    """Return the tree in a file; one that has not changed is not read again."""
+    """Return the tree in a file; one that has not changed is not read again.
+
+    `by_path` identifies leaves by their path and `unspecified` adds a leaf for each inner node. `axes` are the columns
+    of coordinates. `file_digest` has no use but as a key of the cache.
+    """
     path = place(file, "file")
     try:
         table = _table(field, path, columns, axes)
@@ -528,7 +550,11 @@ def _sorted_names(texts: Any) -> tuple[Any, Integers32]:
 
 
 def _distinct_rows(codes: Integers32) -> Integers:
-    """Return the columns of the array in their order, the first of equal ones."""
+    """Return the columns of the array in their order, the first of equal ones.
+
+    `codes` has a column for each leaf. `lexsort` sorts by the last key first, so rows are reversed; `new` marks the
+    first of equal columns.
+    """
     order = np.lexsort(codes[::-1])
     ordered = codes[:, order]
     new = np.append(True, (ordered[:, 1:] != ordered[:, :-1]).any(axis=0))
@@ -536,7 +562,10 @@ def _distinct_rows(codes: Integers32) -> Integers:
 
 
 def _check_names(field: str, columns: Sequence[str], names: Sequence[Any], codes: Integers32, by_path: bool) -> None:
-    """Refuse rows of a hierarchy's file without a name, without a leaf, or with the separator of paths in a name."""
+    """Refuse rows of a hierarchy's file without a name, without a leaf, or with the separator of paths in a name.
+
+    With `by_path` names may be missing, but not all of a row; SEPARATOR joins the names of a path.
+    """
     if by_path:
         if (codes < 0).all(axis=0).any():
             raise DomainError(f"{field}.file", "a row without any name", "a name in every row", "remove the row")
@@ -611,7 +640,11 @@ def _cycle(edges: set[tuple[int, int]]) -> list[int]:
 
 
 def _with_unspecified(field: str, tree: LevelTree) -> LevelTree:
-    """Return the tree with a leaf for the records of every inner node that a record can state."""
+    """Return the tree with a leaf for the records of every inner node that a record can state.
+
+    Added leaves have codes −1 below their node, no coordinates and are not `listed`. Without paths only nodes whose
+    name determines them are added.
+    """
     added = [_node_rows(tree, level) for level in range(tree.leaf)]
     codes = np.concatenate(added, axis=1)
     if not tree.by_path:
@@ -626,7 +659,10 @@ def _with_unspecified(field: str, tree: LevelTree) -> LevelTree:
 
 
 def _node_rows(tree: LevelTree, level: int) -> Integers32:
-    """Return the paths of the named nodes of a level, without the names below."""
+    """Return the paths of the named nodes of a level, without the names below.
+
+    `starts` are the first leaves of the nodes of the level; `codes` is −1 where a name is missing.
+    """
     starts = tree.starts[level]
     codes = tree.codes[:, starts[tree.codes[level, starts] >= 0]].copy()
     codes[level + 1 :] = -1

@@ -277,7 +277,7 @@ def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
 
 
 def _fault_record(table: Table, key: Key, tally: Tally) -> dict[str, Any]:
-    """Return the record of a fault: attribute, column, fault, and either the number of files or the rows with examples."""
+    """Return the record of a fault: attribute, column, fault, and the number of files, or the rows with examples."""
     name, fault = key
     record = {"attribute": name, "column": table.domain[name].column, "fault": fault}
     if tally.files:

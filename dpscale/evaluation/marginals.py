@@ -45,8 +45,10 @@ def choose_sets(domain: Domain, names: Sequence[str], release: str) -> dict[int,
 
 
 def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -> ComparedSets:
-    """Return the sets of `degree` attributes that are compared: all, or MOST at random, without those of more than
-    MOST_CELLS cells. The other fields are the number of all sets, and of chosen ones that are left out for their cells.
+    """Return the sets of `degree` attributes that are compared.
+
+    These are all, or MOST at random, without those of more than MOST_CELLS cells. The other fields
+    are the number of all sets, and of chosen ones that are left out for their cells.
     """
     every = comb(len(names), degree)
     numbers = range(every) if every <= MOST else _draw_numbers(every, PublicStream(release, "compared sets", degree))

@@ -97,8 +97,9 @@ class Classifier:
         return float(np.mean([auc(known.get(label, np.zeros(len(labels))), labels == label) for label in classes]))
 
     def _features(self, codes: Integers32) -> Floats:
-        """Return the codes as features: those of unlisted cells of ordered attributes are nan, because they have no place
-        in the order.
+        """Return the codes as features.
+
+        Those of unlisted cells of ordered attributes are nan, because they have no place in the order.
         """
         values = codes.astype(np.float64)
         for column, attribute in enumerate(self.attributes):

@@ -93,7 +93,10 @@ def first_amount(job: Job) -> Fraction:
 
 
 def check_division(job: Job, content: Mapping[str, Any]) -> None:
-    """Raise JobError for a stored division that no stage has written."""
+    """Raise JobError for a stored division that no stage has written.
+
+    Shares are 0 or between LEAST_SHARE and 1, one for each part of the job.
+    """
     shares = content.get("shares")
     valid = isinstance(shares, dict) and set(shares) == set(job.shares) and all(
         isinstance(share, float | int) and math.isfinite(share) and (share == 0 or LEAST_SHARE <= share <= 1)
@@ -126,7 +129,11 @@ def with_bounds(job: Job, bounds: Mapping[str, int]) -> Job:
 
 
 def check_open_bounds(job: Job) -> None:
-    """Raise JobError for a bound that no first measurement can choose."""
+    """Raise JobError for a bound that no first measurement can choose.
+
+    OPEN is the bound "private", which a first measurement of degrees decides. This requires a private parent with units
+    and another table as child.
+    """
     link = next((section for section in job.link if section.max_degree == OPEN), None)
     if link is None:
         return
@@ -222,7 +229,11 @@ class Divisible:
         return 0 if link is None else 1 + self.depth(link.parent)
 
     def usual(self) -> KnownSizes:
-        """Return usual numbers of rows: between one and the largest number for each parent, on a logarithmic scale."""
+        """Return usual numbers of rows: between one and the largest number for each parent, on a logarithmic scale.
+
+        Tables are visited from the top. A table has √bound rows for each row of its parent, and a table without a
+        parent USUAL_ROWS.
+        """
         rows: dict[str, float] = {}
         for name in sorted(self.private, key=self.depth):
             link = self.above(name)
@@ -278,7 +289,11 @@ class Divisible:
         return chains
 
     def _link(self, link: LinkSection, known: KnownSizes, amount: float) -> LinkErrors:
-        """Return the expected errors of a link by its share: what its sums show of the links at several amounts."""
+        """Return the expected errors of a link by its share: what its sums show of the links at several amounts.
+
+        `question` is the planning problem of the link with the whole budget and rows that are about evenly distributed.
+        At least 2 links are assumed. `departures` are expected total variations, at ascending amounts of squared μ.
+        """
         name, ends = link.called, (self.sizes(link.parent), self.sizes(link.child))
         whole = LinkBudget(with_shares(self.job, {f"links.{name}": 1.0}), self.neighbours, link.model_copy(
             update={"counts": None, "order_by": None, "parents": None}))  # fmt: skip
@@ -410,7 +425,10 @@ class LinkBudget:
         return 2 if self.link.parent == self.link.child else self.neighbours.rows.get(self.link.parent, 1)
 
     def sizes(self, table: str) -> tuple[int, ...]:
-        """Return the number of values of every attribute of a table's rows in this link."""
+        """Return the number of values of every attribute of a table's rows in this link.
+
+        Attributes of other parents of a child, and buckets of the degrees in counted links, belong to its rows.
+        """
         job, domains = self.job, [self.job.domains[table]]
         domains += [job.domains[one.parent] for one in job.other_parents(self.link)] if table == self.link.child else []
         counts = [len(buckets(one.bound)) for one in job.counted(self.link, table)]

@@ -95,7 +95,11 @@ class Filed(Settings):
     @model_validator(mode="before")
     @classmethod
     def _in_database(cls, content: Any) -> Any:
-        """Replace the keys of a database by the address that is the path of its rows."""
+        """Replace the keys of a database by the address that is the path of its rows.
+
+        IN_DATABASE are the keys that state a database; together they give an address. FRAME is the path of a data
+        frame.
+        """
         stated = content if isinstance(content, Mapping) else {}
         keys = {name: stated[name] for name in IN_DATABASE if stated.get(name) is not None}
         if not keys:
@@ -131,6 +135,7 @@ class Filed(Settings):
     @field_validator("comment")
     @classmethod
     def _mark_of_comments(cls, value: str | None) -> str | None:
+        """Refuse a mark that is empty, or has a quote or the end of a line."""
         if value is not None and (not value or '"' in value or "\n" in value):
             raise ValueError(
                 JobError("data.comment", safe_repr(value), "the beginning of lines, for example #", "fix it")
@@ -243,6 +248,7 @@ class UnitSettings(Filed):
 
     @model_validator(mode="after")
     def _both(self) -> UnitSettings:
+        """Refuse a unit without a bound of its rows, and settings of a unit without a unit."""
         if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
             raise ValueError("privacy_unit and max_rows_per_unit require each other")
         if (self.unit_nulls or self.unit_through or self.unit_type) and self.privacy_unit is None:

@@ -121,7 +121,11 @@ def resolve_joins(job: TablesOfJob) -> dict[str, Join]:
 
 
 def _combined(one: Join, other: Join, named: bool) -> Join:
-    """Return the join of the links of two parts, which must be the same unless the job gives both the same name."""
+    """Return the join of the links of two parts, which must be the same unless the job gives both the same name.
+
+    An edge is a link from a row to the row that it refers to. `named` states that the job gives both parts the same
+    name. A table may be the target of a single edge only.
+    """
     edges = tuple(dict.fromkeys([*one.edges, *other.edges]))
     counted = {link.called: link for link in one.counted + other.counted}
     same_base = (one.base, one.bound, bool(one.counted)) == (other.base, other.bound, bool(other.counted))
@@ -148,7 +152,10 @@ def edges_of(job: TablesOfJob, through: Sequence[str] | None = None) -> list[Edg
 
 
 def paths(edges: Sequence[Edge], source: str, target: str) -> Iterator[tuple[Edge, ...]]:
-    """Yield all paths between two tables that visit no table twice; an edge leads from its source to its target."""
+    """Yield all paths between two tables that visit no table twice; an edge leads from its source to its target.
+
+    Edges of visited tables are left out of the rest of the path, which avoids circles.
+    """
     if source == target:
         yield ()
         return
@@ -234,7 +241,10 @@ def _names(job: TablesOfJob, table: str) -> tuple[str, ...]:
 
 
 def _counted(job: TablesOfJob, part: JoinWorkload, name: str, child: str) -> LinkSection:
-    """Return the link whose children a name counts: by the name of the link, or of the child."""
+    """Return the link whose children a name counts: by the name of the link, or of the child.
+
+    `child` is the name before `.COUNT` in an attribute `name`. A link is below `per` if its rows lead up to that table.
+    """
     if part.per not in job.tables:
         raise JobError("workload.per", f"{part.per!r}", ", ".join(job.tables), nearest(str(part.per), list(job.tables)))
     below = [link for link in job.link if ascents(job, link, str(part.per))]

@@ -215,7 +215,11 @@ def _check_units(job: Job, root: str) -> None:
 
 
 def _check(job: Job, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
-    """Raise JobError for a link whose number for one unit of the root would not be bounded; `rows` has its tables."""
+    """Raise JobError for a link whose number for one unit of the root would not be bounded; `rows` has its tables.
+
+    `root` is the table whose rows are the units, and `rows` has the tables whose rows belong to these. With `via` a
+    link is a table of pairs.
+    """
     if link.parent == link.child != root:
         whose = f"belong to those of {root}" if link.child in rows else f"belong to no row of {root}"
         raise JobError(f"link {link.called}", f"within {link.child}, whose rows {whose}",
@@ -238,7 +242,11 @@ def _check(job: Job, link: LinkSection, rows: Mapping[str, int], root: str) -> N
 
 
 def _check_counts(job: Job, link: LinkSection, rows: Mapping[str, int]) -> None:
-    """Raise JobError if a counted degree depends on other units: removing a unit would change other units' links."""
+    """Raise JobError if a counted degree depends on other units: removing a unit would change other units' links.
+
+    `counts` of a link names other links whose degrees are attributes of its rows; `rows` has the tables whose rows
+    belong to units.
+    """
     for one in job.link:
         if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
             whose = "a table without units" if one.parent not in rows else "their own table, to which other rows refer"
@@ -248,7 +256,11 @@ def _check_counts(job: Job, link: LinkSection, rows: Mapping[str, int]) -> None:
 
 
 def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
-    """Return the number of links that one unit of the root changes, given its numbers of rows by table."""
+    """Return the number of links that one unit of the root changes, given its numbers of rows by table.
+
+    A self link adds to `bound` the link to the parent and its substitute. A link of a parent with n rows of a unit has
+    n · bound links.
+    """
     if link.parent == link.child:  # those as a parent, the one to its parent, and one that takes its place there
         return link.bound + 2
     if link.parent in rows:
@@ -290,7 +302,11 @@ def part_job(job: Job, section: TableSection, amount: float, shares: TableShares
 
 
 def _table_shares(job: Job, name: str, budget: float, steps: int) -> TableShares:
-    """Return the division of a table's budget, with the additive delta of its searches to one step of its run."""
+    """Return the division of a table's budget, with the additive delta of its searches to one step of its run.
+
+    `budget` is the squared μ of the whole table and `steps` the largest number of its units in which neighbours differ.
+    SHARE is the share of searches that is not stated.
+    """
     stated = job.budget.tables.get(name, TableShares())
     if not job.declared[name].searches:
         return stated
@@ -331,7 +347,11 @@ def unit_settings(job: Job, neighbours: NeighbourRelation, name: str) -> dict[st
 
 
 def unit_hops(job: Job, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
-    """Return the tables between the child of a link and the root, each with its key and the key of its parent."""
+    """Return the tables between the child of a link and the root, each with its key and the key of its parent.
+
+    `above` maps a table to the link to its parent on the way to the root. The key `unit` of a hop is the column that
+    refers to the next table.
+    """
     hops = []
     while link is not None:
         above = neighbours.above.get(link.parent)
@@ -346,7 +366,11 @@ def unit_hops(job: Job, neighbours: NeighbourRelation, link: LinkSection | None)
 
 
 def describe_neighbours(neighbours: NeighbourRelation) -> str:
-    """Return a sentence that describes the neighbouring relation."""
+    """Return a sentence that describes the neighbouring relation.
+
+    `moved` has the number of links in which neighbours differ, by link, and `steps` that of rows, by table; both may be
+    empty. `replaces` states that neighbours replace a row.
+    """
     protects, root = neighbours.protects, neighbours.root
     if neighbours.replaces:
         unit = "one row of any private table, replaced together with all its links" if neighbours.steps else (
@@ -440,7 +464,10 @@ def public_attributes_of(job: Job, name: str) -> list[str]:
 
 
 def _uses(job: Job, sides: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield where attributes of side tables are looked up, the table, and the attributes."""
+    """Yield where attributes of side tables are looked up, the table, and the attributes.
+
+    `sides` are tables whose rows belong to no unit. A triple is (description of the place, table, attributes).
+    """
     for link in job.link:
         for table in _looked_up(job, link):
             if table in sides:

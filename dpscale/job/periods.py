@@ -108,7 +108,11 @@ def _read_start(by: str, start: str | int) -> int:
 
 
 def promise(data: TableSection, settings: PeriodSettings, period: Attribute) -> Protection:
-    """Return what a growing table protects: a row, a unit in one period, or a unit over all time."""
+    """Return what a growing table protects: a row, a unit in one period, or a unit over all time.
+
+    Without a privacy unit a row is protected, and `max_periods_per_unit` bounds a unit over all time; otherwise the
+    unit is protected in each period alone (`span`).
+    """
     rows, periods = data.max_rows_per_unit or 1, settings.max_periods_per_unit
     if data.privacy_unit is None or periods is not None:
         return Protection(data.unit_name, bound=rows * (periods or 1))
@@ -124,7 +128,11 @@ def as_read(period: Attribute) -> Attribute:
 
 
 def _of_folders(data: TableSection, settings: PeriodSettings) -> Attribute:
-    """Return the periods that begin with the first folder of the data, or with `start`."""
+    """Return the periods that begin with the first folder of the data, or with `start`.
+
+    Folders are named NAME=LABEL. The length of the periods follows from the form of the first label, and `horizon` is
+    their number.
+    """
     name = str(data.period)
     if settings.horizon is None:
         raise JobError("time.horizon", f"missing, and the domain file has no attribute {name!r}",

@@ -78,7 +78,10 @@ def links_above(job: TablesOfJob, root: str) -> dict[str, LinkSection]:
 
 
 def side_tables(job: TablesOfJob) -> frozenset[str]:
-    """Return the private tables whose rows belong to no unit; none unless the job names the unit's table."""
+    """Return the private tables whose rows belong to no unit; none unless the job names the unit's table.
+
+    The root is the table of the unit; tables linked below it belong to its units.
+    """
     if job.privacy.unit is None:
         return frozenset()
     root = root_table(job)
@@ -98,7 +101,10 @@ def _between_private(job: TablesOfJob) -> list[LinkSection]:
 
 
 def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
-    """Return the tables below the root, each after its parent."""
+    """Return the tables below the root, each after its parent.
+
+    `above` maps a table to the link to its parent.
+    """
     ordered, level = list[str](), [root]
     while level:
         ordered += level
@@ -176,7 +182,11 @@ def check_columns(job: TablesOfJob) -> None:
 
 
 def check_formats(job: TablesOfJob) -> None:
-    """Raise JobError for a format of a column that has other values, or of a key with repeated texts."""
+    """Raise JobError for a format of a column that has other values, or of a key with repeated texts.
+
+    A format states the texts of a column; `unique` means that no text repeats. Formats of foreign keys follow from the
+    parent's key.
+    """
     for name in job.tables:
         foreign_keys = set[str]()
         for link in job.link:

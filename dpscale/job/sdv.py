@@ -46,7 +46,10 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 
 
 def _check(content: Any) -> None:
-    """Raise JobError for metadata of another version, with invalid names of tables, or with incomplete relations."""
+    """Raise JobError for metadata of another version, with invalid names of tables, or with incomplete relations.
+
+    ENDS are the keys of a relationship: table and key of the parent, table and key of the child.
+    """
     has_tables = isinstance(content, dict) and isinstance(content.get("tables"), dict) and content["tables"]
     if not has_tables or content.get("METADATA_SPEC_VERSION") not in VERSIONS:
         raise JobError("metadata", "no tables, or an unknown version", f"SDV's metadata of {' or '.join(VERSIONS)}",

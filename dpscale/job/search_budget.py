@@ -80,7 +80,11 @@ def counts_all_cells(attribute: Attribute) -> bool:
 
 
 def budget_with_delta(privacy: Privacy, delta: float) -> Budget:
-    """Return the budget of a job of which searches have this additive delta."""
+    """Return the budget of a job of which searches have this additive delta.
+
+    `delta` is subtracted from the δ of the job before its conversion to μ. BELOW_ONE is a factor that covers rounding.
+    Budgets without ε and δ stay unchanged.
+    """
     total = privacy.budget
     if not delta or privacy.epsilon is None or privacy.delta is None:
         return total

@@ -141,7 +141,10 @@ class Privacy(Settings):
 
     @model_validator(mode="after")
     def _useful(self) -> Privacy:
-        """Warn of a budget whose noise hides every count."""
+        """Warn of a budget whose noise hides every count.
+
+        `amount` is the squared μ; the noise of a count has about the standard deviation 1/√amount.
+        """
         if self.budget.amount < LEAST_AMOUNT:
             warnings.warn(f"with this budget the noise of each count exceeds {LEAST_AMOUNT**-0.5:,.0f} records: answers"
                           " carry no information about smaller tables", UserWarning, stacklevel=2)  # fmt: skip
@@ -161,7 +164,11 @@ class Privacy(Settings):
 
     @property
     def _large_epsilon(self) -> JobError | None:
-        """Error for a budget above epsilon MOST_EPSILON, at delta MOST_DELTA if it is in another unit; else None."""
+        """Error for a budget above epsilon MOST_EPSILON, at delta MOST_DELTA if it is in another unit; else None.
+
+        A budget in another unit is converted: `amount` is its squared μ, and its δ at MOST_EPSILON must be at most
+        MOST_DELTA. Below SAFE_AMOUNT this holds, without a computation.
+        """
         if self.epsilon is None:
             from dpscale.privacy.conversion import delta_of_mu
 

@@ -65,7 +65,7 @@ class LinkedTablePart(TablePart):
         check_numbers(self, engine)
 
     def measure(self, engine: Engine) -> None:
-        """Perform all stages up to the measurement, those before it for all tables of the job.
+        """Perform the stages up to the sampling of rows, the earlier ones for all tables of the job.
 
         RELEASED are the stages measure, reconstruct and synthesize: the last runs for this table only, after
         `record_limits` has recorded the limits of its number of rows.
