@@ -107,7 +107,11 @@ def number_tables(
 
 
 def _number_sets(answered: Answered) -> Iterator[tuple[WorkloadPart, AttributeSet]]:
-    """Yield the planned sets of one number with the parts that query them, without queries that are listed."""
+    """Yield the planned sets of one number with the parts that query them, without queries that are listed.
+
+    A set with a number shows only its other attributes (`part.shown`), and `is_planned` states that the workload asks
+    for it. `query_texts` and ends that are texts belong to listed queries.
+    """
     numbers = answered.estimates.workload.domain.number_names
     for part in answered.estimates.workload.parts:
         if part.query_texts or any(end.is_text for end in part.ends) or not part.factorizes:
@@ -123,7 +127,11 @@ def _has_cells(part: WorkloadPart) -> bool:
 
 
 def _statistics(part: WorkloadPart) -> dict[str, StatisticTable]:
-    """Return the statistics that are published of a part, by name."""
+    """Return the statistics that are published of a part, by name.
+
+    A part whose queries are not the cells of its attributes has a single statistic, its answers. LINEAR are sums and
+    means, for values to the power 1; parts with squares have variances and deviations too.
+    """
 
     def own(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
         return answered.table(by, part.name, level, False)

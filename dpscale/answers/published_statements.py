@@ -71,6 +71,7 @@ def flag_rows(rows: StatementRows, limit: float) -> pa.Table:
 
 
 def _rounded(table: pa.Table, figures: Sequence[str]) -> dict[str, pa.Array]:
+    """Return the figures as rounded columns; the last of `figures` is the standard error."""
     errors = table[figures[-1]].to_numpy().astype(np.float64)
     known = errors[np.isfinite(errors) & (errors > 0)]
     # decimals that show DIGITS digits of the smallest error; 6 if no error is known

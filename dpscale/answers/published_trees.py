@@ -97,7 +97,10 @@ class TableLattice:
         return self.depths(names) == {own: max(first.get(own, 0), second.get(own, 0)) for own in {**first, **second}}
 
     def raised(self, names: AttributeSet) -> Iterator[AttributeSet]:
-        """Yield the sets with one hierarchy at the level above, or without it."""
+        """Yield the sets with one hierarchy at the level above, or without it.
+
+        `depths` are the levels of the set's hierarchies, from 1 below the root; the depth 0 leaves the hierarchy out.
+        """
         depths = self.depths(names)
         for own in depths:
             if self.has_levels((own,)):
@@ -179,7 +182,10 @@ class TableLattice:
         return margin_cells(self.domain.shape(lower), *axes)
 
     def summed(self, table: np.ndarray, lower: AttributeSet, upper: AttributeSet) -> np.ndarray:
-        """Return the sums of a table over `lower` to one over `upper`."""
+        """Return the sums of a table over `lower` to one over `upper`.
+
+        `parts` has the cell over `upper` that contains each cell over `lower`.
+        """
         shape = self.domain.shape(upper)
         found = np.zeros(int(np.prod(shape, dtype=int)), table.dtype)
         np.add.at(found, self.parts(upper, lower), table.reshape(-1))
@@ -230,7 +236,10 @@ class WholeTables:
 
 
 def known_sets(domain: Domain, requested: Sequence[AttributeSet]) -> list[AttributeSet]:
-    """Return the sets inside requested ones whose tables follow from public totals."""
+    """Return the sets inside requested ones whose tables follow from public totals.
+
+    `common_set` is the largest set whose table follows from both; `known_table` is its table by the public totals.
+    """
     found = (
         common_set(domain, domain.ordered(names), total.names) for names in requested for total in domain.public_totals
     )
@@ -295,7 +304,11 @@ class _Maker:
     most_cells: int
 
     def refusal(self, names: AttributeSet) -> str:
-        """Return why a set is too large; "" if it is not."""
+        """Return why a set is too large; "" if it is not.
+
+        Sets without levels have at most `most_cells` cells, others MOST_TREE_CELLS. `reduced` lacks levels that others
+        imply.
+        """
         cells = self.lattice.domain.cells(names)
         if not self.lattice.has_levels(names):
             return f"it has more than {self.most_cells:,} cells" if cells > self.most_cells else ""
@@ -331,7 +344,10 @@ class _Maker:
         return whole, {names: reason for names, reason in why.items() if names not in whole}
 
     def _known(self, group: Iterable[AttributeSet]) -> dict[AttributeSet, Integers]:
-        """Return the tables that follow from public totals."""
+        """Return the tables that follow from public totals.
+
+        A table has its axes in the order of the set's names, which may differ from that of the domain.
+        """
         domain, found = self.lattice.domain, dict[AttributeSet, Integers]()
         for names in group:
             ordered = domain.ordered(names)

@@ -165,7 +165,12 @@ class CumulativeCounts:
         return np.asarray(near[np.minimum(interval, len(some) - 2)])
 
     def quantile(self, q: float, width: float) -> Estimate:
-        """Return a quantile with its interval; `width` is in standard errors."""
+        """Return a quantile with its interval; `width` is in standard errors.
+
+        `values` are the cumulative counts minus q times the total, with `errors`: the quantile is in the cell where
+        they change sign. `_possible` are the first and last cell in which this may be; `_in_tail` replaces the result
+        in a wide bin of a tail by a model.
+        """
         values, errors = self.counts - q * self.counts[-1], self.errors(q)
         cell, within = _place(self.monotone, q)
         estimate = value_of(self.attribute, cell, within)
@@ -227,7 +232,11 @@ _cached: WeakKeyDictionary[Answered, dict[tuple[str, Group], CumulativeCounts]] 
 
 
 def cumulative_counts(answered: Answered, name: str, group: Group = ()) -> CumulativeCounts:
-    """Return the cumulative counts of an attribute in a group, of the last groups from the cache of the release."""
+    """Return the cumulative counts of an attribute in a group, of the last groups from the cache of the release.
+
+    At most MOST_CACHED groups are cached, of which the oldest is dropped first. A group is a tuple of (attribute,
+    cell).
+    """
     own = _cached.setdefault(answered, {})
     if (name, group) not in own:
         while len(own) >= MOST_CACHED:

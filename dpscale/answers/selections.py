@@ -145,7 +145,11 @@ def _is_end(name: str, others: Sequence[str]) -> bool:
 
 
 def _shown(row: Mapping[str, Any], name: str) -> str:
-    """Return the text of a value in a result row: with its interval if it has one, "too few" if it is unknown."""
+    """Return the text of a value in a result row: with its interval if it has one, "too few" if it is unknown.
+
+    A value NAME has its ends in NAME_low and NAME_high and its error in NAME_std_error. A label has none of these
+    columns.
+    """
     value, low = row[name], row.get(f"{name}_low")
     if f"{name}_low" not in row:
         return "" if value is None else str(value)
@@ -165,7 +169,11 @@ def _array(values: list[Any]) -> pa.Array:
 
 
 def _column(selection: SelectQuery, place: int, rows: Sequence[_Rows]) -> list[Any]:
-    """Return a column of all grouping sets: labels, or estimates with ends of intervals and standard errors."""
+    """Return a column of all grouping sets: labels, or estimates with ends of intervals and standard errors.
+
+    `place` is the position in the SELECT list. A column is a key, the number of a grouping set, or a value; `rows` has
+    the rows of each grouping set.
+    """
     output = selection.columns[place]
     if output.key is not None:
         return [np.array([one for own in rows for one in own.labels(output.key)], dtype=object)]
@@ -232,6 +240,7 @@ class _Rows:
         raise TypeError(value)
 
     def _linear(self, value: TermSum) -> Figures:
+        """Return the figures of a sum of terms; a constant has no error."""
         if not value.terms:
             constant = np.full(math.prod(self.block.shape), value.constant)
             return Figures(constant, np.zeros_like(constant), constant, constant)
@@ -242,7 +251,11 @@ class _Rows:
         return Figures(estimates, errors, estimates - half, estimates + half)
 
     def _quotient(self, value: Quotient) -> Figures:
-        """Return a quotient of two sums, clipped, then shifted and scaled; NaN if the divisor is not far from 0."""
+        """Return a quotient of two sums, clipped, then shifted and scaled; NaN if the divisor is not far from 0.
+
+        t and n are the estimates of dividend and divisor, and `moments` their variances and covariance. `fieller`
+        returns the ends of the interval of t/n. A negative scale exchanges the ends.
+        """
         (t, n), moments = self.moments([value.above, value.below])
         t, n = t + value.above.constant, n + value.below.constant
         first, second, both = moments[:, 0, 0], moments[:, 1, 1], moments[:, 0, 1]
@@ -381,14 +394,22 @@ class _Rows:
         return self.answered.estimates.part_answers(part, names)
 
     def _over_levels(self, names: AttributeSet, matrices: Mapping[str, Matrix], differing: str) -> bool:
-        """Return whether estimates over a tree are asked for sums of the cells of a level, which are no products."""
+        """Return whether estimates over a tree are asked for sums of the cells of a level, which are no products.
+
+        `matrices` has the queries on each attribute; an array of None takes the cells as they are. `differing` is the
+        attribute on which queries of the rows differ.
+        """
         if not isinstance(self.answered.estimates, TreeEstimates):
             return False
         return any(self.block.has_levels([name]) and (name == differing or matrices[name].array is not None)
                    for name in names)  # fmt: skip
 
     def _one_by_one(self, values: Sequence[TermSum]) -> tuple[Floats, Floats]:
-        """Return estimates and errors from arrays over all attributes, row by row."""
+        """Return estimates and errors from arrays over all attributes, row by row.
+
+        `rows` is the number of cells of the grouping set; each has an array of queries over all attributes of the
+        values.
+        """
         names, rows = self.block.names_of(values), math.prod(self.block.shape)
         pairs = [self._of_row(names, values, row) for row in range(rows)]
         answers, errors = (np.stack(one) for one in zip(*pairs, strict=True))
@@ -415,7 +436,10 @@ def _rounded(figures: Figures, digits: int) -> Figures:
 
 
 def _sorted(values: Sequence[Any], chosen: Integers, order: Order) -> Integers:
-    """Return the places of chosen rows in the order of a column; equal rows keep their order."""
+    """Return the places of chosen rows in the order of a column; equal rows keep their order.
+
+    `values` is the column, `chosen` are the rows, and missing values are first or last by `order.nulls_first`.
+    """
     listed = [values[row] for row in chosen]
     missing = np.array([_is_missing(one) for one in listed], np.bool_)
     known, empty = np.flatnonzero(~missing).tolist(), np.flatnonzero(missing).tolist()

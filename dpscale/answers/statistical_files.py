@@ -171,7 +171,11 @@ def write_px(folder: Path, cubes: Sequence[Cube], source: str) -> None:
 
 
 def px_text(cube: Cube, source: str) -> str:
-    """Return a cube in PC-Axis: dimensions in the stub, measures in the heading."""
+    """Return a cube in PC-Axis: dimensions in the stub, measures in the heading.
+
+    The stub are the dimensions by which lines are ordered, the heading those within a line. UNSURE marks unreliable
+    cells, which have the measure `flag` 1. A missing value is "..".
+    """
     unsure = {"flag": np.where(cube.status == UNSURE, 1.0, 0.0)}
     measures = {**cube.measures, **unsure}
     shown = [*(SHOWN[name] for name in cube.measures), "unreliable (1) or not (0)"]
@@ -221,7 +225,10 @@ def _quoted(text: str) -> str:
 
 
 def _unique(texts: Sequence[str]) -> Iterator[str]:
-    """Yield texts that PC-Axis distinguishes: in one line each, and numbered where they are equal."""
+    """Yield texts that PC-Axis distinguishes: in one line each, and numbered where they are equal.
+
+    Texts are cut to LINE - 10 characters, which leaves room for the number.
+    """
     seen = set[str]()
     for text in texts:
         cut = _quoted(text)[: LINE - 10]
@@ -240,7 +247,11 @@ def write_json_stat(folder: Path, cubes: Sequence[Cube], source: str) -> None:
 
 
 def json_stat(cube: Cube, source: str) -> dict[str, Any]:
-    """Return a cube as a JSON-stat 2.0 dataset; measures are the last dimension."""
+    """Return a cube as a JSON-stat 2.0 dataset; measures are the last dimension.
+
+    `cube.measures` has the values of each measure, and `cube.status` a mark of each cell, which is omitted if NORMAL.
+    Values are in row-major order with the measure as last axis; missing ones are null.
+    """
     names = [one.name for one in cube.dimensions]
     metric = MEASURE
     # an attribute may have the name of the dimension of measures
@@ -285,7 +296,11 @@ def write_sdmx(folder: Path, cubes: Sequence[Cube], source: str) -> None:
 
 
 def sdmx_text(cube: Cube, source: str) -> str:
-    """Return a cube in SDMX-CSV 2.0: a row for each cell."""
+    """Return a cube in SDMX-CSV 2.0: a row for each cell.
+
+    `_components` are the identifiers of the dimensions, and "I" is the action of an insertion. Ends and errors are
+    attributes of the observation, if the cube has them.
+    """
     attributes = {"low": "CONF_LOW", "high": "CONF_HIGH", "std_error": "STD_ERROR"}
     known = [name for name in attributes if name in cube.measures]
     names = list(_components(cube))

@@ -73,7 +73,10 @@ class TooFewRecords(MissingStatistic):
 
 
 def total(answered: Answered, level: float) -> Estimate:
-    """Return the estimated number of records from the smallest attribute set of the workload."""
+    """Return the estimated number of records from the smallest attribute set of the workload.
+
+    The sum of all cells of this set is the total. The interval has the probability `level`.
+    """
     check_level(level)
     names = min(answered.estimates.workload.sets, key=len)[:1] or answered.estimates.workload.domain.names[:1]
     estimate, error = answered.estimates.answer(names, np.ones(answered.estimates.workload.domain.shape(names)))
@@ -199,7 +202,11 @@ def value_sum(answered: Answered, name: str, level: float, group: Group = ()) ->
 
 
 def value_ends(attribute: Attribute) -> tuple[Floats, Floats]:
-    """Return the smallest and the largest value of a record in each cell, for bins and rounded integers."""
+    """Return the smallest and the largest value of a record in each cell, for bins and rounded integers.
+
+    `value_of` is the value at the relative position 0 or 1 of a bin. Rounded integers extend by half a step, up to the
+    ends of the range.
+    """
     lower, upper = (
         np.array([value_of(attribute, cell, part) for cell in range(attribute.listed)]) for part in (0.0, 1.0)
     )
@@ -211,7 +218,11 @@ def value_ends(attribute: Attribute) -> tuple[Floats, Floats]:
 
 
 def _fieller(estimates: tuple[float, float], errors: tuple[float, float, float], width: float) -> tuple[float, float]:
-    """Return the interval of S/N from estimates of N and S and the standard errors of N, S and S + N."""
+    """Return the interval of S/N from estimates of N and S and the standard errors of N, S and S + N.
+
+    `estimates` is (N, S) and `errors` the standard errors of N, S and S + N; `fieller` takes S, N, their variances and
+    the covariance.
+    """
     (records, summed), (first, second, both) = estimates, errors
     # Var(S + N) = Var S + Var N + 2 Cov(S, N)
     covariance = (both**2 - first**2 - second**2) / 2

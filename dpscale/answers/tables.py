@@ -41,7 +41,11 @@ def texts(attribute: Attribute) -> list[str]:
 
 
 def column(attribute: Attribute, cells: Integers) -> pa.Array:
-    """Return labels of `cells` as an Arrow array: integers, or a dictionary of texts in domain order."""
+    """Return labels of `cells` as an Arrow array: integers, or a dictionary of texts in domain order.
+
+    Labels that are all integers form an array of integers. A dictionary is ordered unless its labels are categories or
+    nodes.
+    """
     if all(type(label) is int for label in attribute.labels):
         return pa.array(np.array(attribute.labels, np.int64)[cells])
     labels, ordered = pa.array(texts(attribute), pa.string()), attribute.kind not in ("categories", "hierarchy")
@@ -108,7 +112,11 @@ class Answered:
     selected: frozenset[str] = frozenset()
 
     def table(self, attributes: Sequence[str], family: str | None, level: float, joint: bool) -> pa.Table:
-        """Return an Arrow table with one row per query, in row-major order of `attributes`."""
+        """Return an Arrow table with one row per query, in row-major order of `attributes`.
+
+        `family` selects the parts of the workload, `level` is the probability of the intervals, and `joint` makes it
+        hold for all rows together, which requires a single part.
+        """
         names = checked_names(attributes)
         ordered = self.estimates.workload.domain.ordered(names)
         parts = self._parts(ordered, family)
@@ -120,7 +128,10 @@ class Answered:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 
     def _parts(self, names: AttributeSet, family: str | None) -> list[WorkloadPart]:
-        """Return the part of a family over a set, with other parts of the same label."""
+        """Return the part of a family over a set, with other parts of the same label.
+
+        Listed queries of several parts with the same label are returned together; other parts are alone.
+        """
         first = self.part(names, family)
         labelled = first.query_texts or any(end.is_text for end in first.ends)
         others = [one for one in self._over(names) if one.name == first.name]
@@ -128,7 +139,11 @@ class Answered:
         return alike if labelled else [first]
 
     def listed(self, level: float) -> Iterator[tuple[WorkloadPart, AttributeSet, pa.Table]]:
-        """Yield the tables of the queries that the workload lists by predicates, small ones only."""
+        """Yield the tables of the queries that the workload lists by predicates, small ones only.
+
+        Parts in `selected` are statements, which have their rows elsewhere. Tables of more than MOST_ROWS queries are
+        left out.
+        """
         for part in self.estimates.workload.parts:
             if part.name in self.selected:
                 continue
@@ -155,7 +170,11 @@ class Answered:
         return pa.table(columns if extrapolated is None else columns | {EXTRAPOLATED: [extrapolated] * rows})
 
     def _figures(self, part: WorkloadPart, ordered: AttributeSet, level: float, joint: bool) -> Figures:
-        """Return the figures of a part over a set, with one axis per attribute for products."""
+        """Return the figures of a part over a set, with one axis per attribute for products.
+
+        `joint` intervals, which hold for all queries together, exist for linear queries only. `part.extended` adds the
+        number of a part to the set.
+        """
         answers, errors = self.estimates.part_answers(part.linear, part.extended(ordered))
         if joint and part.statistic is None:
             half = self.half(part, part.extended(ordered), errors.reshape(-1), level, joint).reshape(errors.shape)
@@ -201,7 +220,10 @@ class Answered:
         return self.estimates.part_answers(part, names)
 
     def error_parts(self, attributes: Sequence[str]) -> pa.Table:
-        """Return the parts of the standard errors of the cells of a set, and the name of the largest part."""
+        """Return the parts of the standard errors of the cells of a set, and the name of the largest part.
+
+        Estimates without parts have a single one, the noise. Axes are transposed to the order of `attributes`.
+        """
         names = checked_names(attributes)
         ordered = self.estimates.workload.domain.ordered(names)
         found = self.estimates.error_parts(ordered) or {"noise": self.cells(ordered)[1]}
@@ -212,7 +234,10 @@ class Answered:
         return pa.table(columns | parts | {"largest": _texts(list(parts), largest)})
 
     def _cells(self, names: AttributeSet, family: Family, others: list[WorkloadPart]) -> list[WorkloadPart]:
-        """Return a family over a set whose cells are all estimated, else the other parts if there are any."""
+        """Return a family over a set whose cells are all estimated, else the other parts if there are any.
+
+        PlanError means that the measurements do not determine the cells.
+        """
         try:
             self.estimates.marginal(names)
         except PlanError:
@@ -222,7 +247,11 @@ class Answered:
         return [part_of(family, self.estimates.workload.domain, (names,), (1.0,))]
 
     def half(self, part: WorkloadPart, names: AttributeSet, errors: Floats, level: float, joint: bool) -> Floats:
-        """Return half widths of the intervals at `level`; see the module for `joint`."""
+        """Return half widths of the intervals at `level`; see the module for `joint`.
+
+        With `joint` the intervals of all queries hold together at this probability; this requires standard errors, and
+        at most MOST_JOINT queries for least squares.
+        """
         check_level(level)
         if not joint:
             return half_width(level, self.estimates.noise) * errors

@@ -152,7 +152,10 @@ class ManifestCache:
         self._signature_read: tuple[int, int, int] | None = None
 
     def read(self) -> dict[str, Any]:
-        """Return a copy of the manifest."""
+        """Return a copy of the manifest.
+
+        `_pickled` is (manifest, its bytes); a copy is loaded from the bytes, which are computed once for each manifest.
+        """
         content, (pickled, data) = self.view(), self._pickled
         if pickled is not content:  # compared, because another thread may replace the manifest meanwhile
             data = pickle.dumps(content)
@@ -160,7 +163,10 @@ class ManifestCache:
         return dict(pickle.loads(data))
 
     def view(self) -> dict[str, Any]:
-        """Return the manifest, which the caller does not change."""
+        """Return the manifest, which the caller does not change.
+
+        The file is read again if its signature changed or is unknown.
+        """
         sign = self._signature()
         if sign is None or sign != self._signature_read:
             self._content, self._signature_read = read_manifest(self.folder), sign
@@ -208,7 +214,11 @@ def disk_errors(place: Path) -> Iterator[None]:
 
 
 def _disk_error(error: OSError, place: Path) -> DpscaleError | None:
-    """Return the error to report for a failed or denied access to a run directory; None for any other error."""
+    """Return the error to report for a failed or denied access to a run directory; None for any other error.
+
+    FAILURE_ERRNOS are errors of full or failing disks and DENIAL_ERRNOS those of denied access, which count only for
+    files in `place`.
+    """
     if error.errno in FAILURE_ERRNOS:
         return TransientError("run directory", f"cannot write in {place} ({os.strerror(error.errno)})", "",
                               "fix it and run again to resume")  # fmt: skip
@@ -346,7 +356,11 @@ def _user_key(create: bool) -> bytes | None:
 
 
 def _make_key(path: Path) -> None:
-    """Write a new key atomically, unless there is one."""
+    """Write a new key atomically, unless there is one.
+
+    The key is written to a draft that only this user can read, and linked to its name, which fails if another process
+    was first.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with suppress(FileExistsError):

@@ -43,7 +43,10 @@ def open_run(path: str | Path) -> Run:
 
 
 def _no_run(where: Path) -> JobError:
-    """Return the error for a path that is no run directory: another one if it is part of a run."""
+    """Return the error for a path that is no run directory: another one if it is part of a run.
+
+    The part of a run has a manifest in a folder above it.
+    """
     whole = next((folder for folder in where.parents if present(folder / MANIFEST)), None)
     if whole is not None:
         return JobError("run directory", f"{where} is part of the run in {whole}, whose parts are charged together",

@@ -41,7 +41,11 @@ def _tables_with(run: Run, stage: str) -> list[TablePart]:
 
 
 def _draw_entry(run: Run, stage: str, engine: Engine) -> None:
-    """Draw a stage of every table under its entry of the ledger; all data are checked before the charge."""
+    """Draw a stage of every table under its entry of the ledger; all data are checked before the charge.
+
+    ENTRY_OF maps a stage to its charge on the ledger. `prepared` has what a table's stage read before the charge; files
+    that changed since are refused.
+    """
     run.content.begin()
     entry, tables = ENTRY_OF[stage], _tables_with(run, stage)
     charge(run, entry, reserve=False)
@@ -116,7 +120,10 @@ def synthesize(run: Run, engine: Engine) -> None:
 
 
 def report(run: Run, engine: Engine) -> None:
-    """Write the report of every part; if sections fail, the others are written first."""
+    """Write the report of every part; if sections fail, the others are written first.
+
+    The first ReportError is raised at the end.
+    """
     failures = list[ReportError]()
     for part in run.parts.values():
         try:

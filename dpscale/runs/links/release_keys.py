@@ -113,7 +113,11 @@ def _prefix(run: LinkedTables, name: str, column: str) -> str:
 
 
 def parents_of(links: Integers | ParentFiles, rows: int) -> Integers:
-    """Return the row of the parent of each of a child's rows; −1 for none."""
+    """Return the row of the parent of each of a child's rows; −1 for none.
+
+    `links` are pairs (row of the parent, row of the child), or files with the parents; `rows` is the number of
+    children.
+    """
     if isinstance(links, ParentFiles):
         return links.of(0, rows)
     parents = np.full(rows, -1, np.int64)

@@ -197,7 +197,11 @@ class _Pairs:
 
     @property
     def repeated(self) -> bool:
-        """Whether a pair occurs twice."""
+        """Whether a pair occurs twice.
+
+        `_spread` states that files have first rows in common, so the codes of all files are compared; `_found` that a
+        file has repeated pairs.
+        """
         if not self._spread or self._found:
             return self._found
         codes = np.concatenate(self._files)

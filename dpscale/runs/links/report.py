@@ -56,7 +56,12 @@ class ReleasedLink:
 
     @property
     def whole(self) -> bool:
-        """Whether every end exists unless it may be null, no pair is repeated, and bounds and `loops` are respected."""
+        """Whether every end exists unless it may be null, no pair is repeated, and bounds and `loops` are respected.
+
+        `ends` counts links by the state of their ends: null, absent from the parent's table, or repeated pairs.
+        `bounds` has the largest number of links of either side, or None; `loops` counts links of a row to itself that
+        the job excludes.
+        """
         refused_null = self.ends.null and self.link.nulls != "keep"
         if refused_null or self.ends.absent or self.ends.repeated or self.loops:
             return False
@@ -84,7 +89,11 @@ class ReleasedLink:
         return [link.bound if bounded else None, link.bound if neighbours.replaces else None]
 
     def measured(self) -> list[tuple[Integers, Floats]]:
-        """Return for each measured side the degrees d and the noisy share of rows with at most d links; [] if none."""
+        """Return for each measured side the degrees d and the noisy share of rows with at most d links; [] if none.
+
+        `places` has the degrees at which a side's distribution was measured; the noisy counts of both sides follow each
+        other.
+        """
         noisy = stored_draws(self.run, self.link).measured("degrees")
         if noisy is None:
             return []
@@ -96,7 +105,11 @@ class ReleasedLink:
 
     @property
     def expected(self) -> float | None:
-        """Expected error of cross marginals relative to random links, by the plan's priors; None if not measured."""
+        """Expected error of cross marginals relative to random links, by the plan's priors; None if not measured.
+
+        The file shares.json has the expected error of the plan and that of random links; a published loop predicts its
+        error from the number of links.
+        """
         piece = piece_of(self.run, self.link)
         if piece.loops:
             return piece.loop_error(max(self.ends.links, 1))
@@ -201,7 +214,10 @@ def write_report(run: LinkedTables) -> None:
 
 
 def _cost(run: LinkedTables) -> dict[str, Any]:
-    """Return the values of the sections on the cost: ε and its δ, μ, additive δ and the period."""
+    """Return the values of the sections on the cost: ε and its δ, μ, additive δ and the period.
+
+    COST names these values in order. DELTA is the δ at which ε is stated if the job has none.
+    """
     delta = run.job.privacy.delta or DELTA
     spent = run.run.spent
     figures = Spending().plus(spent).epsilon(GDP, delta), delta, float(spent.squared_mu) ** 0.5
@@ -262,7 +278,10 @@ def _count(run: LinkedTables, name: str) -> int:
 
 
 def degree_plot(released: ReleasedLink) -> str:
-    """Return a plot of the share of rows with at most d links: as released with noise, and of the synthetic rows."""
+    """Return a plot of the share of rows with at most d links: as released with noise, and of the synthetic rows.
+
+    A side is drawn only if there is a measured side with more than one degree.
+    """
     measured = released.measured()
     if not any(len(degrees) > 1 for degrees, _ in measured):
         return ""

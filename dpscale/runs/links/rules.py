@@ -93,7 +93,11 @@ class RuledRows:
         return self._in_order(link, repaired)
 
     def _prepare(self, table: str, children: Integers, stream: PublicStream) -> None:
-        """Change the cells of children that no parent fits in some link with rules."""
+        """Change the cells of children that no parent fits in some link with rules.
+
+        `parents` has the links whose parents are fixed already. `possible` has a row for each kind of parent and a
+        column for each kind of child.
+        """
         for link in self.job.link:
             rules = self.job.linked_rules.get(link.called, ())
             if link.child != table or not rules or link.called in self.parents:
@@ -104,14 +108,20 @@ class RuledRows:
                 self._change(link, child, None, stream)
 
     def _in_order(self, link: LinkSection, pairs: Integers) -> Integers:
-        """Return links whose children are again grouped by parent and in order, if the link has one."""
+        """Return links whose children are again grouped by parent and in order, if the link has one.
+
+        link.order begins with the attribute of the order; links with equal values stay in their order.
+        """
         if not link.order:
             return pairs
         dates = self._cells(link.child, link.order[0])[pairs[:, 1]]
         return pairs[np.lexsort((np.arange(len(pairs)), dates, pairs[:, 0]))]
 
     def _cells(self, table: str, attribute: str) -> Integers32:
-        """Return the cells of an attribute with the changes so far, shape (rows,)."""
+        """Return the cells of an attribute with the changes so far, shape (rows,).
+
+        `current` has a copy of each attribute that is read, in which changes are made.
+        """
         name = f"{table}.{attribute}"
         if name not in self.current:
             column = list(self.job.domains[table].names).index(attribute)

@@ -55,7 +55,11 @@ def reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
 
 
 def not_reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
-    """Return the properties that need not be reproduced, with reasons; the parameters are those of `reproduced`."""
+    """Return the properties that need not be reproduced, with reasons; the parameters are those of `reproduced`.
+
+    `piece` is the link with its part of the budget: `modelled` if it has a share, `bounded` if a parent's links are
+    limited. draws.has(name) states whether a draw was measured.
+    """
     draws, lines = stored_draws(run, link), []
     piece = piece_of(run, link)
     if not piece.modelled:

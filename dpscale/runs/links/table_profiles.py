@@ -113,7 +113,11 @@ def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProf
 
 
 def _draw_part(item: tuple[str, str, str, tuple[int, ...], RowPart, Path]) -> tuple[Path, int, Counted]:
-    """Draw the rows of a part, unless they are stored, and return their file, their number and their profiles."""
+    """Draw the rows of a part, unless they are stored, and return their file, their number and their profiles.
+
+    An item is (run directory, folder of the model, method of sampling, sizes of the attributes, part, file). A row is
+    stored as the number of its cell in row-major order.
+    """
     path, folder, method, sizes, part, file = item
     if present(file):
         return file, part.count, _counted(read_array(file))

@@ -91,7 +91,11 @@ def write_tables(run: LinkedTables, pairs: Mapping[str, Integers | ParentFiles],
 
 
 def _satisfy_rules(run: LinkedTables, files: Mapping[str, list[str]], pairs: Mapping[str, Any]) -> None:
-    """Write changed cells, values that satisfy the rules, and the order of the rows; check the rules."""
+    """Write changed cells, values that satisfy the rules, and the order of the rows; check the rules.
+
+    `files` has the files of each table and `pairs` the links by name. `changed` are the tables with changed cells,
+    whose values are fitted again.
+    """
     changed = [name for name in run.tables if write_changes(run, name, files[name], pairs)]
     values = LinkedValues(run, files, pairs)
     values.fit(changed)
@@ -133,7 +137,11 @@ def _length(source: Path) -> int:
 
 
 def _write_keyed(file: KeyedFile, own_keys: Keys, *parent_keys: Keys) -> str:
-    """Write a file with its keys and its parents' keys; return its name in the database."""
+    """Write a file with its keys and its parents' keys; return its name in the database.
+
+    `file.first` is the number of its first row, `file.own` its key columns, and `file.links` has for each link the
+    columns and the rows of the parents.
+    """
     part = pq.read_table(file.source)
     rows = np.arange(file.first, file.first + part.num_rows, dtype=np.int64)
     columns: dict[str, Any] = dict(zip(file.own, own_keys.at(rows), strict=True)) if file.own else {}

@@ -48,7 +48,10 @@ class TablesTogether(Part):
         return self.first.cost, self.first.terms
 
     def facts_of_draws(self) -> dict[str, Any]:
-        """Return the bounds of the first measurement, with the folder of a draw before its name."""
+        """Return the bounds of the first measurement, with the folder of a draw before its name.
+
+        `decided.bounds` has the bounds of each folder of draws, by name.
+        """
         if self.whole.allocation is None:
             return {}
         bounds = {}
@@ -77,7 +80,10 @@ class TablesTogether(Part):
 
     @property
     def journaled(self) -> list[Journaled]:
-        """The draws that each folder of the first measurement must have; the sums of a link change together."""
+        """The draws that each folder of the first measurement must have; the sums of a link change together.
+
+        SUMS are the draws of sums of features, which one group of the journal has together.
+        """
         if self.whole.allocation is None:
             return []
         journaled = list[Journaled]()
@@ -89,7 +95,11 @@ class TablesTogether(Part):
         return journaled
 
     def check_charge(self, entry: str) -> None:
-        """Raise BudgetError for another division of the budget than the ledger has, or for too high a cost in total."""
+        """Raise BudgetError for another division of the budget than the ledger has, or for too high a cost in total.
+
+        `entry` names a charge on the ledger; that of the job is "privacy". A recorded division must have the same
+        digest.
+        """
         journal = division_journal(self.run)
         if present(self.run.path / FILE) and journal.is_decided(0):
             journal.record(0, division_digest(self.run))
