@@ -363,7 +363,7 @@ class Domain(AxisIndex):
     def _copy(self, **changes: Any) -> Domain:
         """Return the domain with other axes, rules, public totals or marks.
 
-        `marks` are marks of attributes that no constructor takes, so they are copied afterwards.
+        `marks` state a review or a search of the domain; no constructor takes them, so they are copied afterwards.
         """
         kept = {"axes": self.axes, "rules": self.rule_texts, "totals": self.public_totals, "marks": self._marks}
         own = kept | changes
