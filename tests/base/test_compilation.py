@@ -8,8 +8,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import dpscale as dp
 from dpscale.base import compilation
 from dpscale.base.compilation import Announcer, Kernel, cache_folder, compiled, njit
 from dpscale.reconstruction import fitting_loops
@@ -30,6 +32,18 @@ def test_public_names_load_no_compiler_and_no_frames():
     script = (
         "import sys, dpscale as dp; dp.run; dp.Release; dp.plan; "
         "print([name for name in ('numba', 'pandas', 'scipy', 'distributed', 'matplotlib') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_opened_release_loads_no_cluster(tmp_path):
+    workload = dp.Workload(dp.Domain(a=3)).add("marginal", degree=1)
+    planned = dp.plan(workload, epsilon=1, ledger=tmp_path / "ledger.sqlite")
+    release = dp.run(planned, data=pd.DataFrame({"a": [0, 1, 2, 2]}))
+    script = (
+        f"import sys, dpscale as dp; dp.Release.open({str(release.path)!r}).marginal(['a']); "
+        "print([name for name in ('dask', 'asyncio', 'numba', 'distributed') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
