@@ -22,7 +22,7 @@ from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDi
 from dpscale.synthesis.rule_values import RowCells, RuleValues
 
 SPARE, FEW = 4, 64  # rows that are sorted first, for each that is moved
-SLACK = 0.001, 0.006, 8  # L1 error below which a 1-way stays: a share of all rows; of few rows; in rows
+COMPARED, FEWEST_COMPARED = 64, 256  # rows that are compared for each that leaves a cell, and in any case
 
 
 def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers32) -> Integers32:
@@ -37,12 +37,11 @@ def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers
     rows : ndarray of int32, shape (n, d)
         Cells.
     """
-    out, (least, most, few) = rows.copy(), SLACK  # shares of the rows, and a number of rows
-    tolerated = max(least * len(rows), min(most * len(rows), few))
+    out = rows.copy()
     for i, name in enumerate(targets.layout.names):
         target = apportion(cells.ones[name], len(rows))
         surplus = np.bincount(out[:, i], minlength=len(target)) - target
-        if np.abs(surplus).sum() > tolerated:
+        if surplus.any():
             _move(targets, cells, out, i, surplus)
     return out
 
@@ -58,10 +57,10 @@ def apportion(shares: Floats, count: int) -> Integers:
 def _move(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: int, surplus: Integers) -> None:
     """Move rows of attribute i, in place, from cells with a surplus to cells that lack rows, group by group.
 
-    Of the rows in cells with a surplus those move first whose fit to the pairs decreases least.
+    Of the compared rows in cells with a surplus those move first whose fit to the pairs decreases least.
     """
     labels = np.asarray(cells.groups[targets.layout.names[i]].labels)
-    candidates = np.flatnonzero(surplus[rows[:, i]] > 0)
+    candidates = _compared(rows[:, i], surplus)
     fits = _fits(targets, cells, rows[candidates], i)
     fits_now = fits[np.arange(len(candidates)), labels[rows[candidates, i]]]
     missing_cells = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
@@ -75,6 +74,20 @@ def _move(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: in
             if surplus[rows[row, i]] > 0:
                 surplus[rows[row, i]] -= 1
                 rows[row, i] = empty.pop()
+
+
+def _compared(column: Integers32, surplus: Integers) -> Integers:
+    """Return the numbers of the rows that may leave their cells: the first COMPARED for each row that a cell must lose.
+
+    Rows are in random order, so the first ones of a cell are a sample of it.
+    """
+    most = np.maximum(COMPARED * surplus, FEWEST_COMPARED)
+    inside = np.flatnonzero(surplus[column] > 0)
+    by_cell = inside[np.argsort(column[inside], kind="stable")]
+    sizes = np.bincount(column[inside], minlength=len(surplus))
+    firsts = np.cumsum(sizes) - sizes
+    place_in_cell = np.arange(len(by_cell)) - np.repeat(firsts, sizes)
+    return np.sort(by_cell[place_in_cell < np.repeat(most, sizes)])
 
 
 def _ascending(values: Floats, first: int) -> Iterator[int]:

@@ -138,6 +138,7 @@ BETAS = (  # strengths for pairs, triples, larger laws and other larger sets
     (1024.0, 256.0, 64.0, 0.25),
     (4096.0, 1024.0, 64.0, 0.0),
 )
+BETAS_OF_TRIPLES = (*BETAS[1:2], (4096.0, 128.0, 64.0, 0.0))  # without larger sets: pairs imply the other triples
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +172,7 @@ class SetTargets:
     @property
     def betas(self) -> tuple[tuple[float, float, float, float], ...]:
         """Strengths of the sweeps: pairs and triples are fitted once more after larger sets."""
-        return BETAS if self.wide.sets else BETAS[:2]
+        return BETAS if self.wide.sets else BETAS_OF_TRIPLES
 
     @property
     def tables(self) -> Iterator[tuple[tuple[int, ...], Floats]]:
