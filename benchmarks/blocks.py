@@ -1271,4 +1271,12 @@ def regression(found: Figures) -> str:
         rows.append([name, epsilon, cell(group, "told", ".0%"), cell(group, "coverage", ".1%"),
                      cell(group, "width", ".2f"), f"{due}: {share}" if share else due,
                      cell(group, "peer", ".2f")])  # fmt: skip
-    return table(head, *rows)
+    lines = list(dict.fromkeys(key.rpartition(", ")[0] for key in found if key.startswith("opendp ")))
+    if not lines:
+        return table(head, *rows)
+    epsilons = list(dict.fromkeys(key.rpartition(", ")[2] for key in found if key.startswith("opendp ")))
+    peer = ("slope of a line: OpenDP's private Theil-Sen regression over the standard deviation of the release",
+            *(f"ε = {epsilon}" for epsilon in epsilons))  # fmt: skip
+    peers = [[line.removeprefix("opendp "), *(f"{found[f'{line}, {epsilon}']:.1f}" for epsilon in epsilons)]
+             for line in lines]  # fmt: skip
+    return f"{table(head, *rows)}\n\n{table(peer, *peers)}"

@@ -1,6 +1,6 @@
 """Coverage and width of the 95 % intervals of regressions from one release that asks only the regression.
 
-    python benchmarks/regression.py [CASE …] [--epsilons 0.1 1 10] [--releases 100] [--save]
+    python benchmarks/regression.py [CASE …] [--epsilons 0.1 1 10] [--releases 100] [--opendp] [--save]
 
 Tables are Adult, telco, acs23 and salary (../shared/data, not part of dpscale; absent ones are skipped), with their
 codes in at most eight groups, and generated ones whose outcome follows the model. A workload has the sets that the
@@ -16,6 +16,11 @@ the whole table.
               column; and the share of these that is told
     peer      median over the coefficients of the delta-method width of the release over that of noisy sufficient
               statistics: XᵀX, Xᵀy in columns of size 1 with Gaussian noise of their exact sensitivity (linear only)
+
+With --opendp (opendp >= 0.16 on the path) the slopes of lines with one covariate are compared with OpenDP's private
+Theil-Sen regression at the same cost: the robust standard deviation of its slopes, and the root mean square of their
+distance from the least-squares slope of the whole table, over the standard deviation of the slope of a release. Its
+estimand is a median, so the first is its noise alone. It has one pairing of the records and CANDIDATES candidates.
 """
 
 from __future__ import annotations
@@ -69,6 +74,14 @@ CASES = (
     Case("generated", "logistic", "f ~ x + C(g)", {}),
     Case("generated", "poisson", "c ~ x + C(g)", {}),
 )
+LINES = (  # with one covariate
+    Case("adult", "linear", "hours ~ age", {"age": 8, "hours": 8}),
+    Case("telco", "linear", "Charges ~ tenure", {"Charges": 7, "tenure": 5}),
+    Case("acs23", "linear", "a00 ~ a01", {}),
+    Case("salary", "linear", "gross ~ regular", {}, clipped=True),
+    Case("generated", "linear", "y ~ x", {}),
+)
+CANDIDATES = 400
 RENAMED = {"hours-per-week": "hours", "education-num": "education", "income>50K": "income", "ytd-gross": "gross",
            "regular-earnings": "regular", "other-earnings": "other",
            "MonthlyCharges": "Charges"}  # fmt: skip
@@ -214,11 +227,54 @@ def measure(case: Case, epsilon: float, releases: int) -> dict[str, float] | Non
     return {name: float(value) for name, value in found.items()}
 
 
+def against_opendp(case: Case, epsilon: float, releases: int) -> tuple[float, float] | None:
+    """Return spread and error of OpenDP's slope over the spread of that of a release; None without the table."""
+    if (loaded := load(case)) is None:
+        return None
+    domain, codes = loaded
+    design, cost = read_design(domain, case.formula), dp.privacy.gdp_mu(epsilon, DELTA) ** 2
+    drawn = Releases(domain, codes, sets_of(design, case.family), cost)
+    exact = RegressionResult(design, case.family, fit_regression(drawn.true(), design, case.family, False), "gaussian")
+    deviation = float(np.sqrt(exact.cov_params().iloc[1, 1]))
+    slopes = opendp_slopes(case.formula, domain, codes, cost / 2, releases)
+    low, high = np.quantile(slopes, [0.25, 0.75])
+    error = float(np.sqrt(np.square(slopes - float(exact.params.iloc[1])).mean()))
+    return float(high - low) / NORMAL_QUARTILES / deviation, error / deviation
+
+
+NORMAL_QUARTILES = 1.349  # distance of the quartiles of a standard normal variable
+
+
+def opendp_slopes(formula: str, domain: Domain, codes: dict[str, np.ndarray], rho: float, count: int) -> np.ndarray:
+    """Return the slopes of `count` releases by OpenDP at a cost of ρ zCDP each."""
+    import opendp.prelude as odp
+
+    odp.enable_features("contrib", "idealized-numerics", "honest-but-curious")
+    outcome, covariate = (domain[name.strip()] for name in formula.split("~"))
+    x, y = (np.asarray(codes[attribute.name], float) for attribute in (covariate, outcome))
+    ends = (0.0, float(outcome.size - 1))
+
+    def fitter(scale: float) -> odp.sklearn.linear_model.LinearRegression:
+        return odp.sklearn.linear_model.LinearRegression(
+            odp.zero_concentrated_divergence(), [(0.0, float(covariate.size - 1))], ends, scale,
+            candidates_count=CANDIDATES,
+        )  # fmt: skip
+
+    scale = odp.binary_search(lambda scale: fitter(scale).measurement.map(1) <= rho, bounds=(1e-6, 1e6))
+    rng, slopes = np.random.default_rng(0), []
+    for _ in range(count):
+        order = rng.permutation(len(x))
+        with np.errstate(divide="ignore", invalid="ignore"):  # pairs of equal covariates
+            slopes.append(float(fitter(scale).fit(x[order, None], y[order]).coef_[0]))
+    return np.array(slopes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help="tables or families; default: all")
     parser.add_argument("--epsilons", nargs="*", default=list(EPSILONS))
     parser.add_argument("--releases", type=int, default=100)
+    parser.add_argument("--opendp", action="store_true")
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     figures: dict[str, Any] = {"releases": given.releases}
@@ -234,6 +290,13 @@ def main() -> None:
             shown = "".join(f"{found[one]:>10.3f}" if one in found else " " * 10 for one in FIGURES)
             print(f"{name:<20} {epsilon:>7}{shown}", flush=True)
             figures |= {f"{name}, {epsilon}, {one}": value for one, value in found.items()}
+    for case in LINES if given.opendp else ():
+        for epsilon in given.epsilons:
+            if (ratios := against_opendp(case, float(epsilon), given.releases)) is not None:
+                print(f"OpenDP, {case.formula} of {case.table}, epsilon {epsilon}: spread {ratios[0]:.1f} times, "
+                      f"error {ratios[1]:.1f} times", flush=True)  # fmt: skip
+                for kind, value in zip(("spread", "error"), ratios, strict=True):
+                    figures[f"opendp {case.table}: {case.formula}, {kind}, {epsilon}"] = value
     if given.save:
         base.save("regression", figures)
 

@@ -34,6 +34,7 @@ from dpscale.workload import MARGINAL, Workload
 from dpscale.workload.sql.statements import DIALECT, is_select
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from pandas import DataFrame, Series
 
     from dpscale.plans.measurement_plan import Forecast
@@ -128,7 +129,7 @@ class ReleasePlan:
         rows: float,
         *,
         family: str = "linear",
-        shares: Mapping[str, Sequence[float]] | None = None,
+        shares: Mapping[str | tuple[str, ...], ArrayLike] | None = None,
         level: float = 0.95,
     ) -> Series:
         """Return expected widths of the intervals of `Release.regression`, from a public guess of the table.
@@ -139,8 +140,9 @@ class ReleasePlan:
         rows : float
             Guessed number of records.
         family : {"linear", "logistic", "poisson"}
-        shares : mapping of str to sequence of float, optional
-            Guessed share of the records in each cell, by attribute. Default: even. Attributes are independent.
+        shares : mapping of str or tuple of str to array-like, optional
+            Guessed share of the records in each cell, by attribute, or in each joint cell of a tuple of attributes, an
+            array with an axis for each. They are public: those of another table. Default: even and independent.
         level : float
 
         Returns

@@ -224,7 +224,7 @@ class Forecast(Protocol):
             errors are not known in advance.
         """
 
-    def estimates_of_guess(self, rows: float, shares: Mapping[str, Sequence[float]] = ...) -> Any:
+    def estimates_of_guess(self, rows: float, shares: Mapping[str | AttributeSet, Any] = ...) -> Any:
         """Return estimates of a guessed table with the errors of the release.
 
         Parameters

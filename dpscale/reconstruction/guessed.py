@@ -1,26 +1,28 @@
-"""Values without noise of the blocks of a plan on a public guess of the table, in which attributes are independent.
+"""Values without noise of the blocks of a plan on a public guess of the table, of independent groups of attributes.
 
 Estimates from these values have the errors of the plan. So errors of ratios, quantiles and coefficients, which depend
-on the table, are expected before any data are read. With the share p_a of the records in each cell of attribute a and N
-records, a block of the factors K_a has the values N ⊗_a K_a p_a.
+on the table, are expected before any data are read. With the shares p_g of the records in the joint cells of each group
+g of attributes and N records, a block of the factors K_a has the values (⊗_a K_a) N ⊗_g p_g, summed over the attributes
+of a group that the block lacks. An attribute that is in no guessed group is a group of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.number import Number
 from dpscale.plans.blocks import Block, Blocks
 
-Shares = Mapping[str, Sequence[float]]
+Shares = Mapping[str | AttributeSet, ArrayLike]
 NO_SHARES: Shares = {}
 SPLINES = np.array([1.0, 2.0, 2.0, 1.0]) / 6  # parts of even values on the cells of a number with squares
 
@@ -35,9 +37,9 @@ class GuessedValues:
     blocks : Blocks
     rows : float
         Guessed number of records.
-    shares : mapping of str to sequence of float
-        Guessed share of the records in each cell, by attribute; even for the others. Above a level of a hierarchy the
-        shares are those of its leaves.
+    shares : mapping of str or tuple of str to array-like
+        Guessed share of the records in each cell, by attribute, or in each joint cell of a tuple of attributes; even
+        for the others. Above a level of a hierarchy the shares are those of its leaves.
     """
 
     domain: Domain
@@ -46,29 +48,57 @@ class GuessedValues:
     shares: Shares = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a number of rows that is not above 0, and shares that do not fit their attribute."""
+        """Refuse a number of rows that is not above 0, and shares that do not fit their attributes."""
         if not self.rows > 0:
             raise JobError("rows", safe_repr(self.rows), "a number above 0", "give a public guess")
-        for name in self.shares:
-            self.domain.attribute(name)
-            self._share(name)
+        seen: set[str] = set()
+        for key in self.shares:
+            names = _names(key)
+            for name in names:
+                self.domain.attribute(name)
+            if isinstance(key, tuple):
+                self._refuse_levels(names)
+            if repeated := sorted(seen & {*names}) or [name for name in names if names.count(name) > 1]:
+                raise JobError("shares", f"{repeated[0]} twice", "each attribute once", "leave it out of the others")
+            seen.update(names)
+            self._given(key)
+
+    def _refuse_levels(self, names: AttributeSet) -> None:
+        """Refuse joint shares of numbers and of levels of a hierarchy."""
+        for name in names:
+            if isinstance(self.domain[name], Number) or self.domain.hierarchy_of(name) is not None:
+                raise JobError("shares", f"joint shares with {name}", "attributes that are no numbers and no levels",
+                               "give its shares alone")  # fmt: skip
 
     def __getitem__(self, index: int) -> Floats:
-        """Return what a block would measure without noise, if attributes were independent with the guessed shares."""
+        """Return what a block would measure without noise on the guessed table."""
         block = self.blocks[index]
-        cells = [self._cells(block, name) for name in block.attributes]
+        values = self._table(block) * float(self.rows)
         if block.joint:
-            whole = reduce(np.multiply.outer, cells, np.full((), float(self.rows)))
-            return np.asarray(block.factors[0].apply(whole.reshape(-1))).reshape(block.rows)
-        vectors = [np.asarray(factor.apply(own)) for factor, own in zip(block.factors, cells, strict=True)]
-        return np.asarray(reduce(np.multiply.outer, vectors, np.full((), float(self.rows))))
+            return np.asarray(block.factors[0].apply(values.reshape(-1))).reshape(block.rows)
+        for axis, factor in enumerate(block.factors):
+            values = np.moveaxis(np.asarray(factor.apply(np.moveaxis(values, axis, 0))), 0, axis)
+        return values
 
-    def _cells(self, block: Block, name: str) -> Floats:
-        """Return the share of the records in each cell of an attribute, or in each class of merged cells."""
-        share = self._share(name)
-        if block.merged is None or name not in block.merged.classes:
-            return share
-        return np.asarray(np.bincount(block.merged.classes[name], share), np.float64)
+    def _table(self, block: Block) -> Floats:
+        """Return the shares of the joint cells of a block's attributes, in classes where cells are merged."""
+        joint = [key for key in self.shares if isinstance(key, tuple) and not set(key).isdisjoint(block.attributes)]
+        inside = [tuple(name for name in key if name in block.attributes) for key in joint]
+        tables = [
+            self._given(key).sum(axis=tuple(axis for axis, name in enumerate(key) if name not in block.attributes))
+            for key in joint
+        ]
+        for name in block.attributes:
+            if not any(name in names for names in inside):
+                inside.append((name,))
+                tables.append(self._share(name))
+        whole = np.asarray(reduce(np.multiply.outer, tables, np.ones(())))
+        order = [name for names in inside for name in names]
+        table = np.transpose(whole, [order.index(name) for name in block.attributes])
+        for axis, name in enumerate(block.attributes):
+            if block.merged is not None and name in block.merged.classes:
+                table = _summed_over_classes(table, axis, block.merged.classes[name])
+        return table
 
     def _share(self, name: str) -> Floats:
         """Return the shares of an attribute's cells: guessed, those of the leaves of its hierarchy, or even ones."""
@@ -77,11 +107,32 @@ class GuessedValues:
             inside = SPLINES if axis.squares else np.full(axis.listed, 1 / axis.listed)
             return np.append(inside, np.zeros(axis.size - axis.listed))
         if name in self.shares:
-            given = np.asarray(self.shares[name], np.float64)
-            if given.shape != (axis.size,) or not (given >= 0).all() or not given.sum() > 0:
-                raise JobError("shares", f"those of {name}", f"{axis.size} numbers of at least 0",
-                               "give one for each cell")  # fmt: skip
-            return given / given.sum()
+            return self._given(name)
         if tree is not None and name != tree.leaf:
             return np.asarray(np.bincount(tree.ancestors(name), self._share(tree.leaf), axis.size), np.float64)
         return np.full(axis.size, 1 / axis.size)
+
+    def _given(self, key: str | AttributeSet) -> Floats:
+        """Return guessed shares, of sum 1. Raises JobError if they do not fit the cells."""
+        names = _names(key)
+        shape = tuple(self.domain[name].size for name in names)
+        try:
+            given = np.asarray(self.shares[key], np.float64)
+        except (TypeError, ValueError):
+            given = np.zeros(0)
+        if given.shape != shape or not (np.isfinite(given) & (given >= 0)).all() or not given.sum() > 0:
+            cells = " x ".join(map(str, shape))
+            raise JobError("shares", f"those of {', '.join(names)}", f"{cells} numbers of at least 0",
+                           "give one for each cell")  # fmt: skip
+        return given / given.sum()
+
+
+def _names(key: str | AttributeSet) -> AttributeSet:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _summed_over_classes(table: Floats, axis: int, classes: Integers) -> Floats:
+    """Return the sums of the entries along an axis whose cells have the same class."""
+    sums = np.zeros((int(classes.max()) + 1, *np.delete(table.shape, axis)))
+    np.add.at(sums, classes, np.moveaxis(table, axis, 0))
+    return np.moveaxis(sums, 0, axis)

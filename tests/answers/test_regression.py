@@ -223,6 +223,22 @@ def test_expected_widths_are_those_of_the_guessed_table(formula, family):
         np.testing.assert_allclose(list(found.values()), 3.919928 * np.sqrt(np.diag(wanted.cov_params())), rtol=1e-6)
 
 
+def test_expected_widths_of_a_dependent_design_are_those_of_its_table():
+    """Joint shares of outcome and covariates: the widths are those of a release of the table itself."""
+    table = np.random.default_rng(1).integers(1, 40, DOMAIN.shape(("x", "g", "f")))
+    shares = {("x", "g", "f"): table}
+    rest = [name for name in DOMAIN.names if name not in ("x", "g", "f")]
+    even = [np.full(DOMAIN[name].size, 1 / DOMAIN[name].size) for name in rest]
+    counts = 5000 * reduce(np.multiply.outer, even, table / table.sum())
+    counts = np.transpose(counts, [("x", "g", "f", *rest).index(name) for name in DOMAIN.names])
+    exact = estimates(PLANS["joint"], counts)
+    wanted = regression(Answered(exact, "r"), "f == 'yes' ~ x + C(g)", "logistic", False)
+    guessed = GuessedValues(DOMAIN, PLANS["joint"].blocks, 5000, shares)
+    of_guess = LeastSquaresEstimates(PLANS["joint"], exact.variances, guessed.__getitem__)
+    found = expected_widths(of_guess, "f == 'yes' ~ x + C(g)", "logistic", 0.95)
+    np.testing.assert_allclose(list(found.values()), 3.919928 * np.sqrt(np.diag(wanted.cov_params())), rtol=1e-6)
+
+
 def test_wrong_guesses_are_refused():
     for given, says in (({"g": [1, 2]}, "3 numbers"), ({"h": [1]}, "h")):
         with pytest.raises(DpscaleError, match=says):

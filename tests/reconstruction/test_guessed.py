@@ -32,6 +32,17 @@ def test_marginals_are_products_of_the_shares(mechanism):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("mechanism", ["weighted-residuals", "query-smasher", "hdmm", "identity", "eigen-design"])
+def test_joint_shares_are_those_of_a_dependent_table(mechanism):
+    """A guess of code and age together, in an order other than that of the domain, beside an independent one of sex."""
+    joint = np.random.default_rng(0).integers(1, 9, (4, 6))
+    workload = Workload(FLAT).add("prefix", attributes=[("age", "sex", "code")])
+    table = ROWS * np.einsum("ca,s->asc", joint / joint.sum(), [0.3, 0.7])
+    made = estimates(workload, mechanism, {("code", "age"): joint, "sex": [0.3, 0.7]})
+    np.testing.assert_allclose(made.marginal(("age", "sex", "code")), table, atol=1e-6)
+    assert np.abs(table.sum(1) - np.multiply.outer(table.sum((1, 2)), table.sum((0, 1))) / ROWS).max() > 10  # planted
+
+
 def test_levels_of_a_tree_have_the_shares_of_their_leaves():
     workload = Workload(TREES).add("marginal", attributes=[("country", "sex"), ("region",), ("place",)])
     tree = TREES.hierarchies[0]
@@ -54,8 +65,16 @@ def test_merged_cells_have_the_sum_of_their_shares():
 @pytest.mark.parametrize(
     ("rows", "shares", "says"),
     [(0, {}, "above 0"), (10, {"sex": [1, 2, 3]}, "2 numbers"), (10, {"sex": [-1, 2]}, "at least 0"),
-     (10, {"height": [1]}, "height")],
+     (10, {"height": [1]}, "height"), (10, {("sex", "code"): [1] * 8}, "sex, code; expected 2 x 4 numbers"),
+     (10, {("sex", "age"): np.ones((2, 6)), "age": [1] * 6}, "age twice"),
+     (10, {("sex", "sex"): np.eye(2)}, "sex twice"),
+     (10, {"sex": ["F", "M"]}, "2 numbers"), (10, {("sex", "age"): "all"}, "2 x 6 numbers")],
 )  # fmt: skip
 def test_wrong_guesses_are_refused(rows, shares, says):
     with pytest.raises(DpscaleError, match=says):
         GuessedValues(FLAT, (), rows, shares)
+
+
+def test_joint_guesses_of_levels_are_refused():
+    with pytest.raises(DpscaleError, match="joint shares with place; expected attributes that are no numbers"):
+        GuessedValues(TREES, (), 10, {("place", "sex"): np.ones((20, 2))})

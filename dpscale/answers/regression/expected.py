@@ -13,7 +13,7 @@ from dpscale.reconstruction.joint_intervals import half_width
 
 
 def expected_widths(estimates: LeastSquaresEstimates, formula: str, family: str, level: float) -> dict[str, float]:
-    """Return the expected width of the interval of each coefficient, to first order, if attributes are independent.
+    """Return the expected width of the interval of each coefficient, to first order, on a guessed table.
 
     Parameters
     ----------
