@@ -88,7 +88,7 @@ def area(
         found = answered.estimates.answer(ordered, np.moveaxis(array, 0, ordered.index(name)))
 
     half = half_width(level, answered.estimates.noise) * found[1]
-    return AreaEstimate(found[0], found[1], found[0] - half, found[0] + half)
+    return AreaEstimate(estimate=found[0], std_error=found[1], low=found[0] - half, high=found[0] + half)
 
 
 def chosen_hierarchy(domain: Domain, name: str | None) -> Hierarchy:

@@ -471,7 +471,14 @@ def linear(
     error = math.sqrt(max(variance, 0.0))
     half = half_width(level, records.noise) * error
     p_value = tail(abs(estimate) / error, records.noise) if error else float(estimate == 0)
-    return Contrast(estimate, estimate - half, estimate + half, p_value, population, records.extrapolated)
+    return Contrast(
+        estimate=estimate,
+        low=estimate - half,
+        high=estimate + half,
+        p_value=p_value,
+        population=population,
+        extrapolated=records.extrapolated,
+    )
 
 
 def _sampling(records: JointQueries, query: Floats, period: int) -> float:
@@ -544,9 +551,15 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
         assert statistic is not None
         rows = centred_rows(number)
         ends = -statistic.limit, statistic.limit
-        # fields: names, rows, scale, ends, squares, clipped, centre
-        return Outcome((name,), [ValueRow(rows["t"], rows["n"])], statistic.half_range, ends, rows.get("q"),
-                       statistic.clipped, statistic.centre)  # fmt: skip
+        return Outcome(
+            names=(name,),
+            rows=[ValueRow(rows["t"], rows["n"])],
+            scale=statistic.half_range,
+            ends=ends,
+            squares=rows.get("q"),
+            clipped=statistic.clipped,
+            centre=statistic.centre,
+        )
 
     attribute = numeric_attribute(answered, name)
     lower, upper = value_ends(attribute)
@@ -557,8 +570,14 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
     rows_of = [ValueRow(np.pad((one - centre) / scale, (0, attribute.size - attribute.listed)), known)
                for one in (middle, lower, upper)]  # fmt: skip
     same = np.array_equal(lower, upper)
-    return Outcome((name,), rows_of[:1] if same else rows_of, scale, (-1.0, 1.0), rows_of[0].values ** 2,
-                   centre=centre)  # fmt: skip
+    return Outcome(
+        names=(name,),
+        rows=rows_of[:1] if same else rows_of,
+        scale=scale,
+        ends=(-1.0, 1.0),
+        squares=rows_of[0].values ** 2,
+        centre=centre,
+    )
 
 
 def summed(
@@ -592,7 +611,14 @@ def summed(
     p_value = smallest_level(
         lambda half: (first.estimate - half * errors[0], last.estimate + half * errors[1]), records.noise
     )
-    return Contrast(found.estimate, first.low, last.high, p_value, population, records.extrapolated)
+    return Contrast(
+        estimate=found.estimate,
+        low=first.low,
+        high=last.high,
+        p_value=p_value,
+        population=population,
+        extrapolated=records.extrapolated,
+    )
 
 
 def combined(
@@ -643,7 +669,9 @@ def combined(
                 shared += records.estimates([scores[0] * scores[1]], first)[0]
             size = math.sqrt(ratios[i].variance(ratios[i].value) * ratios[j].variance(ratios[j].value))
             correlations[i, j] = correlations[j, i] = np.clip(shared / size, -1, 1) if size > 0 else 0.0
-    return Combination(ratios, np.array([weights[place] for place in places]), correlations, scale)
+    return Combination(
+        ratios=ratios, weights=np.array([weights[place] for place in places]), correlations=correlations, scale=scale
+    )
 
 
 def _square(records: JointQueries, outcome: Outcome, group: Floats, period: int) -> float | None:
@@ -693,7 +721,14 @@ def compared(
         return lowest.limits(half)[0] - clipped, highest.limits(half)[1] + clipped
 
     told = [float(unit * convert[1](one)) for one in (middle.estimate, *limits(width))]
-    return Contrast(told[0], told[1], told[2], smallest_level(limits, records.noise), population, records.extrapolated)
+    return Contrast(
+        estimate=told[0],
+        low=told[1],
+        high=told[2],
+        p_value=smallest_level(limits, records.noise),
+        population=population,
+        extrapolated=records.extrapolated,
+    )
 
 
 def slope_weights(shared: Floats, places: Floats) -> Floats:

@@ -327,5 +327,14 @@ def _first_mean(
             return
         mean, error, low, high = (groups[name][cell].as_py() for name in ("estimate", "std_error", "low", "high"))
         if math.isfinite(low + high) and not low <= expected <= high:
-            yield MeanFinding(names, cell, mean, low, high, error, expected, abs(float(sizes[cell])))
+            yield MeanFinding(
+                names=names,
+                cell=cell,
+                mean=mean,
+                low=low,
+                high=high,
+                error=error,
+                expected=expected,
+                size=abs(float(sizes[cell])),
+            )
             return

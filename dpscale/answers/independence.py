@@ -128,7 +128,12 @@ def independence_test(
     statistic, freedom = sum(one.statistic for one in found), sum(one.freedom for one in found)
     above = int((np.sum([one.simulated for one in found], axis=0) >= statistic).sum())
     share = sum(one.noise for one in found) / freedom
-    return IndependenceTest(float(statistic), (1 + above) / (draws + 1), freedom, float(share))
+    return IndependenceTest(
+        statistic=float(statistic),
+        p_value=(1 + above) / (draws + 1),
+        degrees_of_freedom=freedom,
+        noise_share=float(share),
+    )
 
 
 class _Stratum(NamedTuple):

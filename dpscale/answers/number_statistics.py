@@ -81,7 +81,7 @@ def deviation_table(answered: Answered, name: str, by: Sequence[str], level: flo
     estimates, low, high = (np.sqrt(one) for one in (figures.estimates, figures.low, figures.high))
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = figures.errors / (2 * estimates)
-    return _table(answered, by, Figures(estimates, errors, low, high))
+    return _table(answered, by, Figures(estimates=estimates, errors=errors, low=low, high=high))
 
 
 def ratio_table(answered: Answered, name: str, other: str, by: Sequence[str], level: float) -> pa.Table:

@@ -113,7 +113,17 @@ def publish(
     if minimum:
         left_out |= {(rows.name,): HIDDEN for rows in statements}
         statements = ()
-    return Published(total, found.tables, found.errors, left_out, listed, numbers, notes, ends, statements)
+    return Published(
+        total=total,
+        tables=found.tables,
+        errors=found.errors,
+        left_out=left_out,
+        listed=listed,
+        numbers=numbers,
+        notes=notes,
+        ends=ends,
+        statements=statements,
+    )
 
 
 def in_formats(published: Published, formats: Sequence[str]) -> Published:
@@ -347,7 +357,9 @@ def write_tables(
 def dimensions_of(domain: Domain) -> dict[str, Dimension]:
     """Return titles and labels of the attributes by name, for the columns of published tables."""
     words = {one.name: dict(zip(texts(one), words_of(one), strict=True)) for one in domain.attributes}
-    return {own: Dimension(own, title_of(domain, own), (), shown) for own, shown in words.items()}
+    return {
+        own: Dimension(name=own, title=title_of(domain, own), values=(), words=shown) for own, shown in words.items()
+    }
 
 
 def _meaning(axis: Attribute) -> list[str]:
@@ -466,12 +478,26 @@ def finished_tables(domain: Domain, published: Published, limit: float, minimum:
     for name, names in _names(published.tables):
         title = f"Number of records by {', '.join(title_of(domain, own) for own in names)}"
         table, ends = labelled(domain, published, names, limit), published.ends.get(names, ())
-        found.append(FinishedTable(name, title, RECORDS, names, table, None, ends))
+        found.append(
+            FinishedTable(name=name, title=title, unit=RECORDS, attributes=names, table=table, number=None, ends=ends)
+        )
     for name, table in _listed_names(published):
-        found.append(FinishedTable(name, f"Number of records: {name[4:]}", RECORDS, (), flagged(table, limit)))
+        found.append(
+            FinishedTable(
+                name=name,
+                title=f"Number of records: {name[4:]}",
+                unit=RECORDS,
+                attributes=(),
+                table=flagged(table, limit),
+            )
+        )
     for name, one in _number_names(published):
         title = one.title[:1].upper() + one.title[1:]
-        found.append(FinishedTable(name, title, one.unit, one.by, flag_values(one, limit), one))
+        found.append(
+            FinishedTable(
+                name=name, title=title, unit=one.unit, attributes=one.by, table=flag_values(one, limit), number=one
+            )
+        )
     return [replace(one, table=with_minimum(one.table, minimum)) for one in found]
 
 

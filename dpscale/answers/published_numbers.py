@@ -169,7 +169,7 @@ def _published(
     title += f" by {', '.join(by)}" if by else ""
     unit = number.name if name in STATISTIC_TABLES else part.unit(part.extended(by))
 
-    return NumberTable(title, unit, by, number, pa.table(columns))
+    return NumberTable(title=title, unit=unit, by=by, number=number, table=pa.table(columns))
 
 
 def flag_values(one: NumberTable, limit: float) -> pa.Table:

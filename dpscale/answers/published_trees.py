@@ -272,7 +272,7 @@ def tree_tables(answered: Answered, requested: Sequence[AttributeSet], total: in
     """
     domain = answered.estimates.workload.domain
     tables, errors, left = dict[AttributeSet, Integers](), dict[AttributeSet, Floats](), dict[AttributeSet, str]()
-    maker = _Maker(answered, TableLattice(domain), total, most_cells)
+    maker = _Maker(answered=answered, lattice=TableLattice(domain), total=total, most_cells=most_cells)
     reduced = {names: without_implied(domain.hierarchies, names) for names in requested}
 
     for names in requested:

@@ -257,7 +257,13 @@ def _computed(answered: Answered, name: str, group: Group) -> CumulativeCounts:
     if n > ALL_CELLS:
         names, cells = [name for name, _ in group], tuple(cell for _, cell in group)
         counts = np.cumsum(answered.estimates.marginal((*names, attribute.name))[cells][:n])
-    return CumulativeCounts(attribute, counts, optimize.isotonic_regression(counts).x, places, moments)
+    return CumulativeCounts(
+        attribute=attribute,
+        counts=counts,
+        monotone=optimize.isotonic_regression(counts).x,
+        places=places,
+        moments=moments,
+    )
 
 
 def _counts_and_moments(

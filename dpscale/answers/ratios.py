@@ -46,7 +46,7 @@ def figures_of(part: WorkloadPart, answers: Floats, errors: Floats, width: float
         Half width of an interval in standard errors.
     """
     if part.statistic is None:
-        return Figures(answers, errors, answers - width * errors, answers + width * errors)
+        return Figures(estimates=answers, errors=errors, low=answers - width * errors, high=answers + width * errors)
     return FIGURES_OF[part.statistic.power](part.statistic, answers, errors, width)
 
 

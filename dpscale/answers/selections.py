@@ -64,7 +64,7 @@ def selection_table(answered: Answered, selection: SelectQuery, level: float, un
     """
     check_level(level)
     width = half_width(level, answered.estimates.noise)
-    rows = [_Rows(answered, block, width, units) for block in blocks_of(selection)]
+    rows = [_Rows(answered=answered, block=block, width=width, units=units) for block in blocks_of(selection)]
     columns = [_column(selection, place, rows) for place in range(len(selection.columns))]
     chosen = np.arange(len(columns[0][0]))
     if selection.having is not None:
@@ -101,7 +101,11 @@ def expected_column_errors(answered: Answered, selection: SelectQuery) -> list[d
     columns = [output for output in selection.columns[: selection.shown]
                if output.value is not None and not isinstance(unrounded(output.value), TermSum | Units)]  # fmt: skip
     width = half_width(LEVEL, answered.estimates.noise)
-    rows = [_Rows(answered, block, width, _no_units) for block in blocks_of(selection)] if columns else []
+    rows = (
+        [_Rows(answered=answered, block=block, width=width, units=_no_units) for block in blocks_of(selection)]
+        if columns
+        else []
+    )
     found = []
     for output in columns:
         assert output.value is not None
@@ -243,12 +247,12 @@ class _Rows:
         """Return the figures of a sum of terms; a constant has no error."""
         if not value.terms:
             constant = np.full(math.prod(self.block.shape), value.constant)
-            return Figures(constant, np.zeros_like(constant), constant, constant)
+            return Figures(estimates=constant, errors=np.zeros_like(constant), low=constant, high=constant)
         (estimates,), moments = self.moments([value])
         errors = np.sqrt(np.maximum(moments[:, 0, 0], 0.0))
         half = self.width * errors
         estimates = estimates + value.constant
-        return Figures(estimates, errors, estimates - half, estimates + half)
+        return Figures(estimates=estimates, errors=errors, low=estimates - half, high=estimates + half)
 
     def _quotient(self, value: Quotient) -> Figures:
         """Return a quotient of two sums, clipped, then shifted and scaled; NaN if the divisor is not far from 0.
@@ -295,7 +299,9 @@ class _Rows:
             slopes = weights / np.array([one.below for one in ratios])
             error = math.sqrt(max(float(slopes @ shared @ slopes), 0.0))
             found[row] = combined.estimate, error, low, high
-        return Figures(shift + found[:, 0], found[:, 1], shift + found[:, 2], shift + found[:, 3])
+        return Figures(
+            estimates=shift + found[:, 0], errors=found[:, 1], low=shift + found[:, 2], high=shift + found[:, 3]
+        )
 
     def _spread(self, value: Spread) -> Figures:
         """Return a variance q / n − (t / n)², or its root, for each row from sums of squares q, sums t and counts n.
@@ -337,8 +343,13 @@ class _Rows:
             moments = np.stack([own[row], (both[row] - own[row] - total) / 2, np.full_like(own[row], total)])
             if not _seen(counts[-1], total, self.width):
                 continue
-            known = CumulativeCounts(attribute, counts, optimize.isotonic_regression(counts).x, np.arange(len(counts)),
-                                     moments)  # fmt: skip
+            known = CumulativeCounts(
+                attribute=attribute,
+                counts=counts,
+                monotone=optimize.isotonic_regression(counts).x,
+                places=np.arange(len(counts)),
+                moments=moments,
+            )
             try:
                 estimate, low, high = known.quantile(value.q, self.width)
             except MissingStatistic:
@@ -431,8 +442,12 @@ def _seen(records: Any, variance: Any, width: float) -> Any:
 
 def _rounded(figures: Figures, digits: int) -> Figures:
     scale = 10.0**digits
-    return Figures(np.round(figures.estimates * scale) / scale, figures.errors, np.floor(figures.low * scale) / scale,
-                   np.ceil(figures.high * scale) / scale)  # fmt: skip
+    return Figures(
+        estimates=np.round(figures.estimates * scale) / scale,
+        errors=figures.errors,
+        low=np.floor(figures.low * scale) / scale,
+        high=np.ceil(figures.high * scale) / scale,
+    )
 
 
 def _sorted(values: Sequence[Any], chosen: Integers, order: Order) -> Integers:

@@ -146,7 +146,7 @@ def cube_of(
     marked = pc.equal(plain["flag"], UNRELIABLE).to_numpy(zero_copy_only=False)
     unsure[places if own else ...] = marked if own else marked[0]
     status = np.where(np.isnan(measures["value"]), HIDDEN, np.where(unsure, UNSURE, NORMAL))
-    return Cube(name, title, unit, dimensions, measures, status, notes)
+    return Cube(name=name, title=title, unit=unit, dimensions=dimensions, measures=measures, status=status, notes=notes)
 
 
 def coded(column: pa.ChunkedArray) -> tuple[list[str], Any]:

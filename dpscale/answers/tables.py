@@ -178,7 +178,7 @@ class Answered:
         answers, errors = self.estimates.part_answers(part.linear, part.extended(ordered))
         if joint and part.statistic is None:
             half = self.half(part, part.extended(ordered), errors.reshape(-1), level, joint).reshape(errors.shape)
-            return Figures(answers, errors, answers - half, answers + half)
+            return Figures(estimates=answers, errors=errors, low=answers - half, high=answers + half)
         if joint:
             raise JobError("joint", part.name, "linear queries", "leave it out")
 
@@ -294,7 +294,9 @@ class Answered:
             return pairs[:, 0], pairs[:, 1]
 
         turned = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))
-        return self.estimates.part_answers(ExplicitPart(domain, ordered, turned, np.ones(len(turned))), ordered)
+        return self.estimates.part_answers(
+            ExplicitPart(domain=domain, attributes=ordered, array=turned, each=np.ones(len(turned))), ordered
+        )
 
 
 def is_planned(part: WorkloadPart, names: AttributeSet) -> bool:
@@ -421,7 +423,7 @@ def shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[S
         except PlanError:
             continue
         labels = tuple(texts(domain[name]) for name in names)
-        yield Shown(names, labels, values, errors, half * errors)
+        yield Shown(names=names, labels=labels, values=values, errors=errors, half=half * errors)
 
 
 def departure(one: Shown) -> float:

@@ -476,7 +476,7 @@ class Session:
 
     def _planned(self, squared: float, errors: Sequence[Any]) -> SessionPlan:
         epsilon = Cost(gaussian=Fraction(squared)).epsilon_or_inf(self._delta)
-        return SessionPlan(squared, epsilon, self._delta, errors)
+        return SessionPlan(squared_mu=squared, epsilon=epsilon, delta=self._delta, errors=errors)
 
     def _statements(self, text: str) -> Sequence[Statement]:
         return read_statements(text, dialect=str(self._arguments["dialect"]))

@@ -74,7 +74,12 @@ def read_site(
         run = open_run(path)
         runs[run.manifest["release"]] = run, read_edition(release, run, limit, minimum)
     _check_titles([*runs.values()])
-    return Site(title, publications(one for _, one in runs.values()), [*accounts(runs.values(), ledger)], folder)
+    return Site(
+        title=title,
+        publications=publications(one for _, one in runs.values()),
+        accounts=[*accounts(runs.values(), ledger)],
+        folder=folder,
+    )
 
 
 def _check_titles(runs: Sequence[tuple[Run, Edition]]) -> None:
@@ -116,9 +121,19 @@ def read_edition(release: Release, run: Run, limit: float, minimum: int) -> Edit
     delta = float_above(cost.delta) if cost.is_pure else privacy["delta"] or STATED_DELTA
     epsilon = cost.epsilon_or_inf(delta) if private else math.inf
     return Edition(
-        run.manifest["release"], run.manifest["stages"]["measure"]["end"], public_name(privacy["dataset"]), about,
-        private, _promise(run, epsilon, delta), epsilon, delta, told[:MOST_FINDINGS], left_out, pages, attributes,
-    )  # fmt: skip
+        release=run.manifest["release"],
+        moment=run.manifest["stages"]["measure"]["end"],
+        dataset=public_name(privacy["dataset"]),
+        about=about,
+        private=private,
+        promise=_promise(run, epsilon, delta),
+        epsilon=epsilon,
+        delta=delta,
+        findings=told[:MOST_FINDINGS],
+        left_out=left_out,
+        sheets=pages,
+        attributes=attributes,
+    )
 
 
 def _groups(
@@ -138,7 +153,15 @@ def _groups(
         counted = counted_words(table)
         notes = publication_notes(f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION, limit,
                                   minimum, about)  # fmt: skip
-        return SheetGroup(folder, title, answered.estimates.workload.domain, source, counted, notes, period)
+        return SheetGroup(
+            folder=folder,
+            title=title,
+            domain=answered.estimates.workload.domain,
+            source=source,
+            counted=counted,
+            notes=notes,
+            period=period,
+        )
 
     if release.horizon:
         growing = run.tables["data"]

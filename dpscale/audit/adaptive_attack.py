@@ -163,7 +163,7 @@ def transcript(pair: Pair, which: int, seed: int, scale: float = 1.0) -> Transcr
         drawn, more = _measure(pair, which, decision, secret, scale)
         values, cost = values + more, cost + sum((request.draw.cost for request in decision.requests), Fraction(0))
         state = state.after(decision, drawn)
-    return Transcript(values, math.fsum(selections), cost, state)
+    return Transcript(values=values, selections=math.fsum(selections), measured_cost=cost, state=state)
 
 
 def _measure(pair: Pair, which: int, decision: AimDecision, secret: bytes, scale: float) -> tuple[list[Floats], float]:

@@ -250,7 +250,9 @@ def compiled(
     """
     options: dict[str, Any] = {"nogil": True, "inline": inline, "error_model": "python" if checked else "numpy"}
     settings = {"SLP_VECTORIZE": 1} if slp else {}
-    return lambda function: Kernel(function, (signature,), settings, few, cache=True, **options)
+    return lambda function: Kernel(
+        function=function, signature=(signature,), settings=settings, few=few, cache=True, **options
+    )
 
 
 def cache_folder() -> Path | None:

@@ -251,7 +251,13 @@ def deal(dealing: Dealing, partitions: Sequence[Partition], file: ArrayStore) ->
         lengths.append(writer.number - before)
 
     writer.write()
-    return Shard(tuple(partitions), tuple(lengths), file, tuple(writer.segments), dealing)
+    return Shard(
+        partitions=tuple(partitions),
+        lengths=tuple(lengths),
+        file=file,
+        segments=tuple(writer.segments),
+        dealing=dealing,
+    )
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,9 @@ class UnitRows:
 
     def take(self, chosen: Any) -> UnitRows:
         """Return some rows."""
-        return UnitRows(self.units[chosen], self.order[chosen], self.places[chosen], self.codes[chosen])
+        return UnitRows(
+            units=self.units[chosen], order=self.order[chosen], places=self.places[chosen], codes=self.codes[chosen]
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[UnitRows], numbers: int) -> UnitRows:
@@ -130,10 +132,10 @@ def _rows_of(
         numbers_of_rows = codes[[request.names.index(numeric.name) for numeric in request.numbers]]
         places = np.stack([np.full(len(counted), number), first + counted], axis=1)
         yield UnitRows(
-            units[counted],
-            value_words(codes)[counted] ^ units[counted, 1],
-            places,
-            numbers_of_rows[:, counted].T.astype(np.uint32),
+            units=units[counted],
+            order=value_words(codes)[counted] ^ units[counted, 1],
+            places=places,
+            codes=numbers_of_rows[:, counted].T.astype(np.uint32),
         )
         first += codes.shape[1]
 

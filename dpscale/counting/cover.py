@@ -70,7 +70,7 @@ class Cover:
     joints: tuple[AttributeSet, ...]
     owners: Integers = field(repr=False, compare=False)
     rows: int = ROWS
-    saving: Saving = Saving(0, 0, 0, 0.0, 0.0)
+    saving: Saving = Saving(asked=0, joints=0, planes=0, alone=0.0, covered=0.0)
 
 
 def total(savings: Iterable[Saving]) -> Saving:
@@ -110,7 +110,9 @@ def plan_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int = ROWS, s
         owners[places] = np.where(own.owners >= 0, own.owners + len(joints), own.owners)
         joints += own.joints
         savings.append(own.saving)
-    return Cover(domain, tuple(sets), tuple(joints), owners, max(rows, 1), total(savings))
+    return Cover(
+        domain=domain, sets=tuple(sets), joints=tuple(joints), owners=owners, rows=max(rows, 1), saving=total(savings)
+    )
 
 
 def numbers_of(domain: Domain, attributes: AttributeSet) -> AttributeSet:
@@ -148,9 +150,11 @@ def _part_of_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int, spar
     cells = np.array([domain.cells(names) for names in joints], dtype=float)
     planes, cost = owners == PLANES, _joint_cost(cells, owners, rows)
     cost += float(bits[planes].sum() + alone[owners == DIRECT].sum())
-    saving = Saving(len(sets), len(joints), int(planes.sum()), float(alone.sum()), cost)
+    saving = Saving(
+        asked=len(sets), joints=len(joints), planes=int(planes.sum()), alone=float(alone.sum()), covered=cost
+    )
 
-    return Cover(domain, tuple(sets), tuple(joints), owners, rows, saving)
+    return Cover(domain=domain, sets=tuple(sets), joints=tuple(joints), owners=owners, rows=rows, saving=saving)
 
 
 @dataclass(frozen=True)

@@ -223,14 +223,14 @@ def _group(
     shared = [0, *(_shared(columns[a], columns[b]) for a, b in pairwise(order))]
 
     return Steps(
-        _array(x for s in order for x in columns[s]),
-        _array(domain[name].size for s in order for name in sets[s]),
-        _ends([len(sets[s]) for s in order]),
-        _array(shared),
-        _array(offsets[s] for s in order),
-        _array(domain.cells(sets[s]) for s in order),
-        code,
-        block,
+        columns=_array(x for s in order for x in columns[s]),
+        sizes=_array(domain[name].size for s in order for name in sets[s]),
+        starts=_ends([len(sets[s]) for s in order]),
+        shared=_array(shared),
+        offsets=_array(offsets[s] for s in order),
+        cells=_array(domain.cells(sets[s]) for s in order),
+        code=code,
+        block=block,
     )
 
 
@@ -292,13 +292,13 @@ def _sums(
     direct = _array(s for s in mine if cover.owners[s] < 0 and len(sets[s]) > width)
 
     return NumberSteps(
-        tuple(number for number in domain.numbers if number.name in numbers),
-        tuple(names.index(name) for name in numbers),
-        _steps(domain, names, [joint[:-width] for joint in joints], starts[:-1]),
-        _steps(domain, names, [sets[s][:-width] for s in direct], offsets[direct]),
-        int(starts[-1]),
-        _folds(cover, _array(covered), starts[:-1], offsets, joint_places[0]) if joint_places else None,
-        _array(offsets[s] for s in mine if len(sets[s]) == width and cover.owners[s] < 0),
+        numbers=tuple(number for number in domain.numbers if number.name in numbers),
+        columns=tuple(names.index(name) for name in numbers),
+        joints=_steps(domain, names, [joint[:-width] for joint in joints], starts[:-1]),
+        direct=_steps(domain, names, [sets[s][:-width] for s in direct], offsets[direct]),
+        joint_cells=int(starts[-1]),
+        folds=_folds(cover, _array(covered), starts[:-1], offsets, joint_places[0]) if joint_places else None,
+        alone=_array(offsets[s] for s in mine if len(sets[s]) == width and cover.owners[s] < 0),
     )
 
 
@@ -321,14 +321,14 @@ def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers,
 
     # fields: offsets, cells, sizes and starts of the joints; owners, strides, stride_starts and places of the sets
     return Folds(
-        starts,
-        _array(domain.cells(joint) for joint in joints),
-        _array(domain[name].size for joint in joints for name in joint),
-        _ends([len(joint) for joint in joints]),
-        cover.owners[covered] - first,
-        _array(step for stride in strides for step in stride),
-        _ends([len(stride) for stride in strides])[:-1],
-        offsets[covered],
+        offsets=starts,
+        cells=_array(domain.cells(joint) for joint in joints),
+        sizes=_array(domain[name].size for joint in joints for name in joint),
+        starts=_ends([len(joint) for joint in joints]),
+        owners=cover.owners[covered] - first,
+        strides=_array(step for stride in strides for step in stride),
+        stride_starts=_ends([len(stride) for stride in strides])[:-1],
+        places=offsets[covered],
     )
 
 

@@ -465,7 +465,7 @@ def estimate_histogram(noisy: Floats, error: float, width: float = 0.0) -> Histo
         places = np.flatnonzero(found)
         doubtful[max(places[0] - 1, 0) : places[-1] + 2] = True
 
-    return Histogram(counts, found, limits, doubtful)
+    return Histogram(counts=counts, found=found, limits=limits, doubtful=doubtful)
 
 
 def significant_bins(noisy: Floats, error: float) -> Flags:

@@ -122,7 +122,9 @@ class TreeMeasurement:
             ]
             exact_precision[same_precision] = 1 / draw.lattice_variance
 
-        self.parts.append(TreeCounts(np.full(len(index), level), index, value, exact_precision))
+        self.parts.append(
+            TreeCounts(level=np.full(len(index), level), index=index, value=value, precision=exact_precision)
+        )
         return value
 
     def _draw(self, precision: float) -> GaussianDraw:
@@ -171,10 +173,15 @@ def measure_tree(measurement: TreeMeasurement) -> Leaves:
 
     measurement.measure(policy.last_round())
     parts = measurement.parts
-    return estimate_leaves(bits, TreeCounts(np.concatenate([one.level for one in parts]),
-                                            np.concatenate([one.index for one in parts]),
-                                            np.concatenate([one.value for one in parts]),
-                                            np.concatenate([one.precision for one in parts])))  # fmt: skip
+    return estimate_leaves(
+        bits,
+        TreeCounts(
+            level=np.concatenate([one.level for one in parts]),
+            index=np.concatenate([one.index for one in parts]),
+            value=np.concatenate([one.value for one in parts]),
+            precision=np.concatenate([one.precision for one in parts]),
+        ),
+    )
 
 
 def found_edges(plan: EdgePlan, leaves: Leaves) -> tuple[Attribute, dict[str, Any]]:
@@ -217,7 +224,12 @@ def _within(plan: EdgePlan, leaves: Leaves) -> Leaves:
     groups = np.searchsorted(chosen, np.arange(len(starts)), side="right") - 1
     counts, variances = (np.bincount(groups, own) for own in (leaves.counts, leaves.errors**2))
 
-    return Leaves(leaves.first[chosen], leaves.last[chosen], np.asarray(counts, np.float64), np.sqrt(variances))
+    return Leaves(
+        first=leaves.first[chosen],
+        last=leaves.last[chosen],
+        counts=np.asarray(counts, np.float64),
+        errors=np.sqrt(variances),
+    )
 
 
 def join_leaves(leaves: Leaves, most: int | None) -> tuple[Words, Floats, Floats]:

@@ -200,9 +200,18 @@ def choose_ends(
     best = int(np.where(clipped[0] <= max(MOST_CLIPPED, clipped[0].min()), costs, np.inf).argmin())
     mean = float(column.shares @ column.values - above[0, best] + below[0, best])
 
-    return ChosenEnds(int(ranges.lows[ranges.i[best]]), int(ranges.highs[ranges.j[best]]), float(clipped[0, best]),
-                      float(below[0, best]), float(above[0, best]), mean, column.records, float(clipped[1, best]),
-                      float(below[1, best]), float(above[1, best]))  # fmt: skip
+    return ChosenEnds(
+        low=int(ranges.lows[ranges.i[best]]),
+        high=int(ranges.highs[ranges.j[best]]),
+        clipped=float(clipped[0, best]),
+        below=float(below[0, best]),
+        above=float(above[0, best]),
+        mean=mean,
+        records=column.records,
+        clipped_limit=float(clipped[1, best]),
+        below_limit=float(below[1, best]),
+        above_limit=float(above[1, best]),
+    )
 
 
 def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, limit: int) -> Ranges:
@@ -308,7 +317,7 @@ def plan_ends(number: Number, share: Fraction, remaining: Fraction, groups: int,
     rows_per_unit : int
     """
     draw = search_draw(share, rows_per_unit, f"the range of {number.name}")
-    return EndPlan(number, draw, groups, float(remaining) / 2 / rows_per_unit**2)
+    return EndPlan(number=number, draw=draw, groups=groups, precision=float(remaining) / 2 / rows_per_unit**2)
 
 
 def measure_ends(plan: EndPlan, counts: Integers, secret: SecretFile, head: Mapping[str, Any]) -> ChosenEnds | None:

@@ -91,7 +91,7 @@ class CodeTree:
         for code, leaves in groupby(range(start, end), lambda leaf: self._at(leaf, depth)):
             if code is not None:
                 first, *others = leaves
-                found.append(CodeNode(code, first, first + len(others) + 1, depth))
+                found.append(CodeNode(code=code, start=first, end=first + len(others) + 1, depth=depth))
         return found
 
     def _at(self, leaf: int, depth: int) -> str | None:

@@ -271,7 +271,7 @@ def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int, votes
         middle = (low + high) // 2
         low, high = (low, middle) if loss(middle, draw, rows_per_unit) <= most else (middle, high)
 
-    return Threshold(draw, high, Fraction(loss(high, draw, rows_per_unit)), steps)
+    return Threshold(draw=draw, value=high, delta=Fraction(loss(high, draw, rows_per_unit)), steps=steps)
 
 
 SHARD_BITS = 8

@@ -46,8 +46,13 @@ class _Bound:
         """
         terms = tuple(sorted(self.terms))
         scale = abs(terms[0][1]) if terms else 1.0
-        return _Bound(tuple((name, factor / scale) for name, factor in terms), self.constant / scale, self.strict,
-                      self.texts, self.without)  # fmt: skip
+        return _Bound(
+            terms=tuple((name, factor / scale) for name, factor in terms),
+            constant=self.constant / scale,
+            strict=self.strict,
+            texts=self.texts,
+            without=self.without,
+        )
 
     def joined(self, other: _Bound, name: str) -> _Bound:
         """Return the consequence without an attribute, which has opposite signs in the two.
@@ -60,8 +65,13 @@ class _Bound:
             terms[own] = terms.get(own, 0.0) + two * factor
         kept = tuple((own, factor) for own, factor in terms.items() if factor and own != name)
         texts = tuple(dict.fromkeys([*self.texts, *other.texts]))
-        return _Bound(kept, one * self.constant + two * other.constant, self.strict or other.strict, texts,
-                      self.without | other.without | {name}).scaled()  # fmt: skip
+        return _Bound(
+            terms=kept,
+            constant=one * self.constant + two * other.constant,
+            strict=self.strict or other.strict,
+            texts=texts,
+            without=self.without | other.without | {name},
+        ).scaled()
 
 
 def implied_rules(rules: Sequence[DomainConstraint]) -> tuple[ValueRule, ...]:
@@ -100,7 +110,12 @@ def implied_rules(rules: Sequence[DomainConstraint]) -> tuple[ValueRule, ...]:
         if terms in given or not one.texts or numbers.intersection(names) or not known:
             continue
         linear = Linear(terms, one.constant, "<" if one.strict else "<=")
-        rule = ValueRule(Clause(linear=(linear,)), {name: ranges[name] for name in names}, (), "; ".join(one.texts))
+        rule = ValueRule(
+            clause=Clause(linear=(linear,)),
+            ranges={name: ranges[name] for name in names},
+            numbers=(),
+            text="; ".join(one.texts),
+        )
         if not rule.possible(names, [len(ranges[name].low) for name in names]).all():
             implied.append(rule)
     return tuple(implied)
@@ -116,10 +131,12 @@ def _bounds(rules: Iterable[ValueRule], ranges: Mapping[str, object]) -> Iterabl
         if rule.clause.cells or len(rule.clause.linear) != 1:
             continue
         [linear] = rule.clause.linear
-        yield _Bound(linear.terms, linear.constant, linear.sign == "<", (rule.text,)).scaled()
+        yield _Bound(
+            terms=linear.terms, constant=linear.constant, strict=linear.sign == "<", texts=(rule.text,)
+        ).scaled()
         if linear.sign == "=":
             opposite = tuple((name, -factor) for name, factor in linear.terms)
-            yield _Bound(opposite, -linear.constant, False, (rule.text,)).scaled()
+            yield _Bound(terms=opposite, constant=-linear.constant, strict=False, texts=(rule.text,)).scaled()
 
     for name, own in ranges.items():
         low, high = own.ends  # type: ignore[attr-defined]

@@ -281,10 +281,10 @@ def _read_number(name: str, table: Any) -> Number:
     squares, source = table.get("squares", False), read_source(field, name, table)
     return checked_number(
         Number(
-            name,
-            "number",
-            low,
-            high,
+            name=name,
+            kind="number",
+            low=low,
+            high=high,
             unit=step,
             squares=squares,
             source=source,

@@ -139,7 +139,7 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
     where = place(path if folder is None or "://" in path else folder / path, "totals.path")
     column = table.get("column", "count")
     counts = _counts(_read(where), names, column, domain, display_path(where))
-    found = PublicTotal(names, counts, origin, counted, str(where), column)
+    found = PublicTotal(names=names, counts=counts, origin=origin, counted=counted, path=str(where), column=column)
     if table.get("sha256", found.digest) != found.digest:
         raise DomainError("totals.path", f"{display_path(where)}, which was changed", "the file as it was first read",
                           "restore it, or start a new run")  # fmt: skip

@@ -86,7 +86,7 @@ def value_ranges(attribute: Attribute, step: float | None = None) -> ValueRanges
     """
     if isinstance(attribute, Number):
         ends = np.array([attribute.ends])
-        return ValueRanges(ends[:, 0], ends[:, 1], np.zeros(1, np.bool_), float(attribute.unit))
+        return ValueRanges(low=ends[:, 0], high=ends[:, 1], unknown=np.zeros(1, np.bool_), step=float(attribute.unit))
 
     if attribute.kind == "bins":
         edges = np.asarray(attribute.edges, np.float64)
@@ -109,7 +109,7 @@ def value_ranges(attribute: Attribute, step: float | None = None) -> ValueRanges
 
     unknown = np.arange(attribute.size) >= attribute.listed
     padding = np.zeros(attribute.size - attribute.listed)
-    return ValueRanges(np.append(low, padding), np.append(high, padding), unknown, step or 0.0)
+    return ValueRanges(low=np.append(low, padding), high=np.append(high, padding), unknown=unknown, step=step or 0.0)
 
 
 def kind_of_values(attribute: Attribute) -> str:

@@ -206,7 +206,7 @@ class ValueRule:
 
     def with_ranges(self, ranges: Mapping[str, ValueRanges]) -> ValueRule:
         """Return the rule for other values in the cells of some attributes."""
-        return ValueRule(self.clause, {**self.ranges, **ranges}, self.numbers, self.text)
+        return ValueRule(clause=self.clause, ranges={**self.ranges, **ranges}, numbers=self.numbers, text=self.text)
 
     def renamed(self, names: Mapping[str, str]) -> ValueRule:
         """Return the rule with other names of some attributes and numbers."""
@@ -216,7 +216,12 @@ class ValueRule:
             for one in self.clause.linear
         )
         ranges = {names.get(name, name): own for name, own in self.ranges.items()}
-        return ValueRule(Clause(cells, linear), ranges, tuple(names.get(one, one) for one in self.numbers), self.text)
+        return ValueRule(
+            clause=Clause(cells, linear),
+            ranges=ranges,
+            numbers=tuple(names.get(one, one) for one in self.numbers),
+            text=self.text,
+        )
 
     def compares(self, name: str) -> bool:
         """Return whether the rule compares values of an attribute or number, rather than its cells."""
@@ -234,7 +239,7 @@ class ValueRule:
             (name, frozenset(labels[name][sorted(own)].tolist()) if own else own) for name, own in self.clause.cells
         )
         ranges = {name: _hull(own, labels[name]) if name in labels else own for name, own in self.ranges.items()}
-        return ValueRule(Clause(cells, self.clause.linear), ranges, self.numbers, self.text)
+        return ValueRule(clause=Clause(cells, self.clause.linear), ranges=ranges, numbers=self.numbers, text=self.text)
 
     def broken(self, column: Column) -> Flags:
         return np.asarray(~self.fits({name: column(name) for name in self.names}))
@@ -319,7 +324,7 @@ def _hull(own: ValueRanges, labels: Integers) -> ValueRanges:
     np.minimum.at(low, labels, own.low)
     np.maximum.at(high, labels, own.high)
     np.logical_or.at(unknown, labels, own.unknown)
-    return ValueRanges(low, high, unknown, own.step)
+    return ValueRanges(low=low, high=high, unknown=unknown, step=own.step)
 
 
 def restored(record: Mapping[str, Any]) -> StructuralZero | FunctionalDependency | ValueRule:
@@ -330,9 +335,16 @@ def restored(record: Mapping[str, Any]) -> StructuralZero | FunctionalDependency
         linear = tuple(Linear(tuple((name, factor) for name, factor in terms), constant, sign)
                        for terms, constant, sign in record["linear"])  # fmt: skip
         clause = Clause(tuple((name, frozenset(cells)) for name, cells in record["tests"]), linear)
-        ranges = {name: ValueRanges(np.array(low, np.float64), np.array(high, np.float64), np.array(unknown, np.bool_),
-                                    step) for name, (low, high, unknown, step) in record["ranges"].items()}  # fmt: skip
-        return ValueRule(clause, ranges, tuple(record["numbers"]), record["rule"])
+        ranges = {
+            name: ValueRanges(
+                low=np.array(low, np.float64),
+                high=np.array(high, np.float64),
+                unknown=np.array(unknown, np.bool_),
+                step=step,
+            )
+            for name, (low, high, unknown, step) in record["ranges"].items()
+        }
+        return ValueRule(clause=clause, ranges=ranges, numbers=tuple(record["numbers"]), text=record["rule"])
     return FunctionalDependency(record["by"], record["what"], record["of"])
 
 

@@ -59,7 +59,7 @@ def read_private_edges(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         raise DomainError(f"{field}.high", safe_repr(table["high"]), "two steps or more above low, and less than 2^53"
                           " steps", "change low, high or step")  # fmt: skip
 
-    search = EdgeSearch(int(low), int(high), step, assumed, bins)
+    search = EdgeSearch(low=int(low), high=int(high), unit=step, assumed=assumed, bins=bins)
     return {"edges": search.assumed_edges, "search": search}
 
 
@@ -96,7 +96,7 @@ def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if count not in COUNTS:
         raise DomainError(f"{field}.count", safe_repr(count), " or ".join(COUNTS), "fix it")
 
-    search = ValueSearch(longest, tuple(values), other, assumed, count)
+    search = ValueSearch(max_length=longest, values=tuple(values), other=other, assumed=assumed, count=count)
     return {"values": assumed_values(assumed, search.values), "outside": "category" if other else "drop",
             "search": search}  # fmt: skip
 
@@ -126,7 +126,9 @@ def _read_tree(field: str, name: str, table: Mapping[str, Any], assumed: int) ->
             f"{field}.levels", safe_repr(levels), "a list of the columns of ancestors, the top first", "add it"
         )
 
-    search = NodeSearch(file, leaf, tuple(levels), str(table.get("sha256", "")), assumed)
+    search = NodeSearch(
+        file=file, leaf=leaf, levels=tuple(levels), digest=str(table.get("sha256", "")), assumed=assumed
+    )
     return {"values": assumed_values(assumed), "outside": "category", "search": search}
 
 

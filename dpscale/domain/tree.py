@@ -527,7 +527,14 @@ def build_tree(
     _check_names(field, columns, names, codes, by_path)
     chosen = _distinct_rows(codes)
     codes, own = codes[:, chosen], None if coordinates is None else coordinates[:, chosen]
-    tree = LevelTree(columns, names, codes, np.ones(codes.shape[1], np.bool_), by_path, coordinates=own)
+    tree = LevelTree(
+        columns=columns,
+        names=names,
+        codes=codes,
+        listed=np.ones(codes.shape[1], np.bool_),
+        by_path=by_path,
+        coordinates=own,
+    )
     if not by_path:
         _check_parents(field, tree)
         _check_cycles(field, tree)

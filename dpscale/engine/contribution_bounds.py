@@ -105,8 +105,18 @@ def rows_beyond(
     each = max(together(rows, count, share, BATCHES_A_WORKER * engine.workers), -(-count * len(pieces) // MOST_PARTS))
     salt = secrets.randbits(64)
     lookup_chunks = engine.scatter(through.cut(KEYS_SENT), "units") if through is not None else []
-    dealing = Dealing(domain, unit, tuple(names or domain.axis_names), drop, None, count, each, salt, segment,
-                      bound.weights if isinstance(bound, PeriodBound) else None)  # fmt: skip
+    dealing = Dealing(
+        domain=domain,
+        unit=unit,
+        names=tuple(names or domain.axis_names),
+        drop=drop,
+        through=None,
+        buckets=count,
+        together=each,
+        salt=salt,
+        segment=segment,
+        periods=bound.weights if isinstance(bound, PeriodBound) else None,
+    )
     segment_bytes = engine.workers * segment * SEGMENT_BYTES
     in_memory = engine.shares_memory and rows * ROW_BYTES + segment_bytes <= memory * 3 // 4
 

@@ -177,7 +177,9 @@ def counting_cost(
     saving, names = total(cover.saving for cover in covers), Layout(domain, tuple(sets)).names
     each = saving.covered / max(share, 1) + READ_NANOSECONDS * len(names) * len(passes)  # nanoseconds a row
     memory_bytes = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
-    return CountingCost(len(passes), tasks, memory_bytes, saving, round(1e-3 * each, 3))
+    return CountingCost(
+        passes=len(passes), tasks=tasks, memory=memory_bytes, saving=saving, seconds_per_million=round(1e-3 * each, 3)
+    )
 
 
 def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> tuple[int, str]:
@@ -356,7 +358,7 @@ def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, w
     finer = [part for group in groups for part in split_group(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
         cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
-    request = CountRequest(0, one.shards, Program.of(cover), len(finer) > 1)
+    request = CountRequest(first=0, shards=one.shards, program=Program.of(cover), partial=len(finer) > 1)
     return [(group, request) for group in finer]
 
 

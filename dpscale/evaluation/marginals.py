@@ -140,8 +140,13 @@ def compare_set(attributes: AttributeSet, first: Integers, second: Integers, dra
         kept = np.ix_(data.sum(1) > 0, data.sum(0) > 0)  # a value that few rows add would change the scale of V
         one, other = first[kept], second[kept]
         dependence = cramers_v(data), cramers_v(drawn[kept]), abs(cramers_v(one) - cramers_v(other))
-    return SetDistances(attributes, total_variation(drawn, data), float(np.abs(independent(data) - shares(data)).sum()),
-                  total_variation(first, second), dependence)  # fmt: skip
+    return SetDistances(
+        attributes=attributes,
+        rows=total_variation(drawn, data),
+        independent=float(np.abs(independent(data) - shares(data)).sum()),
+        halves=total_variation(first, second),
+        dependence=dependence,
+    )
 
 
 def total_variation(one: Integers, other: Integers) -> float:

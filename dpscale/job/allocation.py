@@ -259,7 +259,9 @@ class Divisible:
         best = allocate(problem, fixed)
         shares = {name: job.given_shares.get(name, best[name] * (1 - first)) for name in job.shares}
         whole = self._problem(known, job.total_budget.amount)
-        return Allocation(shares, known, problem.errors(best), whole.random_error(), measured)
+        return Allocation(
+            shares=shares, known=known, errors=problem.errors(best), random=whole.random_error(), measured=measured
+        )
 
     def _equal_parts(self) -> dict[str, float]:
         """Return the parts of links with `counts` or an order, whose gain the expected errors do not contain: equal."""
@@ -273,7 +275,7 @@ class Divisible:
     def _problem(self, known: KnownSizes, amount: float) -> AllocationProblem:
         tables = {name: TableErrors(self.sizes(name), known.rows[name], self.unit_rows(name)) for name in self.private}
         links = {one.called: self._link(one, known, amount) for one in self.job.link}
-        return AllocationProblem(tables, links, amount, self.chains)
+        return AllocationProblem(tables=tables, links=links, amount=amount, chains=self.chains)
 
     @property
     def chains(self) -> dict[str, ChainErrors]:
@@ -301,7 +303,14 @@ class Divisible:
         amounts, departures = known.strengths[name].departures(
             question, amount, self.job.total_budget.amount / question.amount
         )
-        return LinkErrors(link.parent, link.child, known.links[name], cross_cells(*ends), amounts, departures)
+        return LinkErrors(
+            parent=link.parent,
+            child=link.child,
+            links=known.links[name],
+            cells=cross_cells(*ends),
+            amounts=amounts,
+            departures=departures,
+        )
 
 
 def expected_job(job: Job) -> tuple[Job, Allocation | None]:
@@ -466,7 +475,12 @@ class LinkBudget:
     def _loop_size(self, links: float) -> LoopSize:
         noise = float(self.parts.sums) * (1 - self.link.loop.alpha)
         sigma = math.sqrt(moved_entries(self.neighbours.protects.relation) * self.moved**2 / noise)
-        return LoopSize((self.sizes(self.link.parent), self.sizes(self.link.child)), links, sigma, DEPARTURE)
+        return LoopSize(
+            sizes=(self.sizes(self.link.parent), self.sizes(self.link.child)),
+            links=links,
+            sigma=sigma,
+            departure=DEPARTURE,
+        )
 
     def links_draw(self) -> GaussianDraw:
         return gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")

@@ -203,9 +203,18 @@ class Filed(Settings):
     def dialect(self) -> Dialect:
         """Dialect of the files."""
         encoding = codecs.lookup(self.encoding or "utf-8").name
-        return Dialect(self.delimiter or "", encoding, tuple(self.null_values or ()), tuple(self.names or ()),
-                       "" if self.lake else self.format or "", self.decimal or "", self.thousands or "",
-                       self.escape or "", self.comment or "", self.skip_lines or 0)  # fmt: skip
+        return Dialect(
+            delimiter=self.delimiter or "",
+            encoding=encoding,
+            null_values=tuple(self.null_values or ()),
+            names=tuple(self.names or ()),
+            format="" if self.lake else self.format or "",
+            decimal=self.decimal or "",
+            thousands=self.thousands or "",
+            escape=self.escape or "",
+            comment=self.comment or "",
+            skip_lines=self.skip_lines or 0,
+        )
 
     @property
     def matching(self) -> Where:
@@ -216,7 +225,9 @@ class Filed(Settings):
     def origin(self) -> Origin:
         """Format, version and filter of the table."""
         fills = self.missing_columns is not None
-        return Origin(False, self.dialect, self.matching, self.lake, self.version, fills=fills)
+        return Origin(
+            links=False, dialect=self.dialect, where=self.matching, format=self.lake, version=self.version, fills=fills
+        )
 
     @property
     def format_settings(self) -> dict[str, Any]:

@@ -141,7 +141,14 @@ class Job(Settings):
         if not self.is_short:
             raise JobError("tables", "several tables", "a job with [data]", "use `dpscale run` or dp.run")
         shares = self.budget.tables.get(ONLY, TableShares())
-        return TableJob(self.tables[ONLY], self.privacy, self.engine, shares, self.dataset, self.files)
+        return TableJob(
+            data=self.tables[ONLY],
+            privacy=self.privacy,
+            engine=self.engine,
+            shares=shares,
+            dataset=self.dataset,
+            files=self.files,
+        )
 
     def _with_references(self) -> Job:
         """Return the job with the links between public tables apart, because nothing is measured for them."""

@@ -177,7 +177,9 @@ def _with_settings(
                 "output": stated.output})  # fmt: skip
     part = part_job(job, section, job.total_budget.amount * share, TableShares())
     join = JoinSettings.model_validate({key: value for key, value in settings.items() if value is not None})
-    return JoinJob(part.data, part.privacy, part.engine, part.shares, part.dataset, join=join)
+    return JoinJob(
+        data=part.data, privacy=part.privacy, engine=part.engine, shares=part.shares, dataset=part.dataset, join=join
+    )
 
 
 def _is_counted(join: Join, name: str) -> bool:

@@ -145,9 +145,12 @@ def edges_of(job: TablesOfJob, through: Sequence[str] | None = None) -> list[Edg
         if through is not None and link.called not in through:
             continue
         if link.via is not None:
-            found += [Edge(link, link.called, link.parent, first), Edge(link, link.called, link.child, second)]
+            found += [
+                Edge(link=link, source=link.called, target=link.parent, at=first),
+                Edge(link=link, source=link.called, target=link.child, at=second),
+            ]
         elif link.parent != link.child:
-            found.append(Edge(link, link.child, link.parent, first))
+            found.append(Edge(link=link, source=link.child, target=link.parent, at=first))
     return found
 
 

@@ -136,7 +136,7 @@ def _replaced(job: Job) -> NeighbourRelation:
 
     steps = dict.fromkeys(private, 2)  # one row removed and one added
     moved = {link.called: link.bound * (2 if link.parent == link.child else 1) for link in job.link}
-    return NeighbourRelation(Protection(relation=REPLACE), None, steps, moved)
+    return NeighbourRelation(protects=Protection(relation=REPLACE), root=None, steps=steps, moved=moved)
 
 
 def _rooted(job: Job) -> NeighbourRelation:
@@ -170,7 +170,15 @@ def _rooted(job: Job) -> NeighbourRelation:
     unit = job.tables[root].unit_name or ", ".join(job.key(root)) or None
     protects = Protection(unit, bound=rows[root], table=None if unit is None else root)
     public = check_public_attributes(job, [name for name in private if name not in rows])
-    return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above, public)
+    return NeighbourRelation(
+        protects=protects,
+        root=root,
+        steps=dict.fromkeys(private, 1),
+        moved=moved,
+        rows=rows,
+        above=above,
+        public_attributes=public,
+    )
 
 
 def _check_sides(job: Job, sides: Sequence[str], root: str) -> None:
@@ -298,7 +306,7 @@ def table_job(job: Job, protects: NeighbourRelation, name: str) -> TableJob:
 def part_job(job: Job, section: TableSection, amount: float, shares: TableShares) -> TableJob:
     """Return the job of a part with this squared μ and its division."""
     privacy = Privacy(privacy_cost=amount, ledger=job.privacy.ledger, dataset=job.dataset, allow_weak_privacy=True)
-    return TableJob(section, privacy, job.engine, shares, job.dataset).checked()
+    return TableJob(data=section, privacy=privacy, engine=job.engine, shares=shares, dataset=job.dataset).checked()
 
 
 def _table_shares(job: Job, name: str, budget: float, steps: int) -> TableShares:

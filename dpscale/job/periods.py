@@ -147,7 +147,7 @@ def _of_folders(data: TableSection, settings: PeriodSettings) -> Attribute:
         first = folders[0]
     by = _length_of(name, str(first))
     low = _read_start(by, str(first))
-    return Attribute(name, "date", low, low + settings.horizon - 1, by=by)
+    return Attribute(name=name, kind="date", low=low, high=low + settings.horizon - 1, by=by)
 
 
 def folder_names(data: TableSection, name: str) -> set[str | None]:

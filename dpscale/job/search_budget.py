@@ -58,7 +58,7 @@ def search_budget(
     remains, the total, and the sum of δ.
     """
     if not searches:
-        return SearchBudget(Fraction(0), Fraction(0), privacy.budget, privacy.budget)
+        return SearchBudget(each=Fraction(0), delta=Fraction(0), remaining=privacy.budget, total=privacy.budget)
     if privacy.noise != GAUSSIAN:
         raise JobError("privacy.delta", f"missing, but the cells of {searches[0].name} are not public",
                        "Gaussian noise for the search", "add a delta, for example 1e-9")  # fmt: skip
@@ -67,7 +67,13 @@ def search_budget(
     total = budget_with_delta(privacy, delta)
     each = Fraction(total.amount) * Fraction(share) / len(searches)
     remaining = replace(total, amount=total.amount * (1 - share) * BELOW_ONE)
-    return SearchBudget(each, Fraction(delta) / max(len(of_values), 1), remaining, total, Fraction(delta))
+    return SearchBudget(
+        each=each,
+        delta=Fraction(delta) / max(len(of_values), 1),
+        remaining=remaining,
+        total=total,
+        total_delta=Fraction(delta),
+    )
 
 
 def counts_all_cells(attribute: Attribute) -> bool:

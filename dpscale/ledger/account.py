@@ -284,7 +284,9 @@ def protection_of(row: Row) -> Protection | None:
     """Return the privacy unit of a row; None for rows of ledger versions that did not record it."""
     if not row["relation"]:
         return None
-    return Protection(row["unit"], row["relation"], row["bound"] or 1, row["unit_table"], row["span"])
+    return Protection(
+        unit=row["unit"], relation=row["relation"], bound=row["bound"] or 1, table=row["unit_table"], span=row["span"]
+    )
 
 
 def checked_periods(periods: object) -> Periods:

@@ -97,7 +97,15 @@ class PublicLedger(LedgerReader):
         ...     list(ledger.summary()["datasets"])
         ['trips']
         """
-        request = CapRequest(dataset, epsilon, delta, currency, protects, period, analyst)
+        request = CapRequest(
+            dataset=dataset,
+            epsilon=epsilon,
+            delta=delta,
+            currency=currency,
+            protects=protects,
+            period=period,
+            analyst=analyst,
+        )
         return self._change(request.apply, sound=True)
 
     def _change(self, act: Callable[[Database], Result], writes: bool = True, sound: bool = False) -> Result:
@@ -177,8 +185,20 @@ class Ledger(PublicLedger):
         Neighbours: `protects`: releases for other units are refused, or converted as docs/privacy.md says.
         Proof: docs/privacy.md, Neighbouring tables; tests/ledger/test_book.py.
         """
-        asked = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts,
-                        checked_periods(periods), job, analyst)  # fmt: skip
+        asked = Request(
+            dataset=dataset,
+            release=release,
+            cost=cost,
+            plan_digest=plan_digest,
+            epsilon=epsilon,
+            delta=delta,
+            protects=protects,
+            public=public,
+            facts=facts,
+            periods=checked_periods(periods),
+            job=job,
+            analyst=analyst,
+        )
 
         def act(db: Database) -> str | Account:
             """Return the state of the release, which is inserted; the account if a cap refuses it."""

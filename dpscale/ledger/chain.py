@@ -86,7 +86,7 @@ def link_of(entry: str, row: Row, facts: Mapping[str, str], salt: str) -> Link:
     shown |= {name: row[name] for name in NEWER[entry] if row.get(name) not in UNSET}
     hidden = {name: canonical(row[name]) if name == "dataset" else row[name] for name in HIDDEN[entry]}
     hidden |= {name: row[name] for name in NEWER_HIDDEN[entry] if row.get(name) not in UNSET}
-    return Link(entry, shown, sha256([salt, hidden]), facts, sha256([salt, "facts"]))
+    return Link(entry=entry, shown=shown, hidden=sha256([salt, hidden]), facts=facts, key=sha256([salt, "facts"]))
 
 
 def head(db: Database, dataset: str) -> tuple[int, str]:

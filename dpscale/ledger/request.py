@@ -419,10 +419,25 @@ class CapRequest:
             after = after.of_analyst(self.analyst)
         if not self.period:
             spent = (after.limit() or cap).spent_epsilon(after.spent)
-            return CapChange(self.dataset, cap, spent, len(after.releases), near, analyst=self.analyst or "")
+            return CapChange(
+                dataset=self.dataset,
+                cap=cap,
+                spent_epsilon=spent,
+                charged_before=len(after.releases),
+                near=near,
+                analyst=self.analyst or "",
+            )
         accounts = period_accounts(after, self.period).values()
         spent_of_periods = [((each.limit() or cap).spent_epsilon(each.spent), each.period) for each in accounts]
         spent, fullest = max(spent_of_periods, key=lambda figures: figures[0])
         promise = next(iter(accounts)).protects
-        return CapChange(self.dataset, cap, spent, len(after.releases), near, self.period, fullest,
-                         promise.words if promise else "")  # fmt: skip
+        return CapChange(
+            dataset=self.dataset,
+            cap=cap,
+            spent_epsilon=spent,
+            charged_before=len(after.releases),
+            near=near,
+            period=self.period,
+            fullest=fullest,
+            promise=promise.words if promise else "",
+        )

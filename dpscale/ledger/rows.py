@@ -126,7 +126,9 @@ def account(db: Database, dataset: str) -> Account:
     releases = sorted((row for name in same for row in rows(db, RELEASES, (name,))), key=_number)
     total = [row for row in caps if not row["period"] and not row["analyst"]]
     personal = [row for row in caps if row["analyst"]]
-    return Account(dataset, total, releases, [row for row in caps if row["period"]], personal)
+    return Account(
+        name=dataset, caps=total, releases=releases, renewing=[row for row in caps if row["period"]], personal=personal
+    )
 
 
 def recorded_name(db: Database, dataset: str, job: JobEntry, release: str) -> str:

@@ -155,7 +155,11 @@ class MeasurementStore:
         layout, requests = self.file_layout(decision), as_requests(decision.requests)
         return [
             Measurements(
-                self.folder, decision.round, (first, end), self.head, requests.take(layout.sequence[first:end])
+                folder=self.folder,
+                round=decision.round,
+                span=(first, end),
+                head=self.head,
+                requests=requests.take(layout.sequence[first:end]),
             )
             for first, end in layout.unfilled(self.stored_spans(decision))
         ]

@@ -229,7 +229,13 @@ class Measurements:
             return
         for first, end in runs(np.array(known, np.bool_)[self.requests.source]):
             span = self.span[0] + first, self.span[0] + end
-            yield Measurements(self.folder, self.round, span, self.head, self.requests.take(np.arange(first, end)))
+            yield Measurements(
+                folder=self.folder,
+                round=self.round,
+                span=span,
+                head=self.head,
+                requests=self.requests.take(np.arange(first, end)),
+            )
 
 
 def measure_layouts(layouts: Sequence[Layout], wanted: Measurements, place: SecretFile, *flats: Integers) -> int:

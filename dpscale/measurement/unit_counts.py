@@ -107,7 +107,7 @@ def plan_units(
     excess = (
         None if cut is None else _draw("rows beyond max_rows_per_unit", cut, 1, (largest_excess, largest_excess**2))
     )
-    return UnitPlan(tuple(names for names, _ in used), tuple(draws), rows_per_unit, excess)
+    return UnitPlan(sets=tuple(names for names, _ in used), draws=tuple(draws), rows_per_unit=rows_per_unit, cut=excess)
 
 
 def _draw(what: str, budget: Budget, share: float, sensitivities: tuple[int, int]) -> Draw:

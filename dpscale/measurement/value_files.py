@@ -214,7 +214,7 @@ def read_group(file: pq.ParquetFile, number: int, first: int = 0) -> RowGroup:
     """Return a row group of an open file."""
     rows = file.read_row_group(number, use_threads=False).combine_chunks()
     label, value = rows.column("label").chunk(0), rows.column("value").chunk(0)
-    return RowGroup(first, _flat(value, "<f8"), _flat(label.indices, "<i4"), label.dictionary)
+    return RowGroup(first=first, values=_flat(value, "<f8"), codes=_flat(label.indices, "<i4"), labels=label.dictionary)
 
 
 def _flat(column: pa.Array, kind: str) -> NDArray[Any]:

@@ -105,7 +105,14 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     own = EntropyEstimator(rules=rules)
     entropy = replace(setting_of, schedule=BatchedSchedule(), estimator=own) if options.published else setting_of
 
-    return AdaptivePlan(problem.workload, NAME, setting_of, entropy, kind, options.exact())
+    return AdaptivePlan(
+        workload=problem.workload,
+        mechanism=NAME,
+        setting=setting_of,
+        estimating=entropy,
+        kind=kind,
+        options=options.exact(),
+    )
 
 
 def forms(options: Options) -> tuple[str, ...]:

@@ -210,7 +210,14 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     made = replace(made, prior=structure.sets_of(options.prior, made))
     estimating = replace(made, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
     kind = "AIM+PGM as published" if options.published else "graphical models"
-    return AdaptivePlan(problem.workload, NAME, made, estimating, kind, options.exact())
+    return AdaptivePlan(
+        workload=problem.workload,
+        mechanism=NAME,
+        setting=made,
+        estimating=estimating,
+        kind=kind,
+        options=options.exact(),
+    )
 
 
 def forms(options: Options) -> tuple[str, ...]:

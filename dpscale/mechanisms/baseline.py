@@ -79,7 +79,7 @@ def _wide_block(name: str, size: int, strategy: str, noise: str) -> Block:
     if strategy == "wavelet" and noise == LAPLACE:
         raise PlanError("mechanism.strategy", f"a wavelet on {size} cells under pure epsilon",
                         f"at most {DENSE} cells", "use hierarchical or hb")  # fmt: skip
-    return Block((name,), (WIDE[strategy](size),), BELOW_ONE, True, noise)
+    return Block(attributes=(name,), factors=(WIDE[strategy](size),), share=BELOW_ONE, whole=True, noise=noise)
 
 
 def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise: Noise) -> list[Block]:

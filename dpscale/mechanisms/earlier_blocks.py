@@ -125,7 +125,13 @@ def pool_residual_plans(
     sets = [*there, *(names for names in here if names not in there)]
     old, own = (np.array([places.get(names, NEITHER) for names in sets], np.int64) for places in (there, here))
     blocks = [earlier.blocks[there[names]] if names in there else new.blocks[here[names]] for names in sets]
-    pool = PooledBlocks(new, old, own, np.asarray(earlier_variances), np.asarray(new_variances))
+    pool = PooledBlocks(
+        plan=new,
+        earlier=old,
+        new=own,
+        earlier_variances=np.asarray(earlier_variances),
+        new_variances=np.asarray(new_variances),
+    )
     columns = with_precisions(Blocks.of(new.domain.axis_names, blocks), pool.variances)
     error = accuracy_of(new.domain, columns).total_error(new.workload)
 
@@ -136,7 +142,15 @@ def with_precisions(blocks: Blocks, variances: Floats) -> Blocks:
     """Return blocks whose shares are proportional to the privacy costs of their noise variances."""
     costs = blocks.unit_variances * blocks.share / variances
     shares = costs / costs.sum()
-    return Blocks(blocks.sets, blocks.strategies, blocks.which, shares, blocks.whole, blocks.noise, blocks.merged)
+    return Blocks(
+        sets=blocks.sets,
+        strategies=blocks.strategies,
+        which=blocks.which,
+        share=shares,
+        whole=blocks.whole,
+        noise=blocks.noise,
+        merged=blocks.merged,
+    )
 
 
 def check_poolable(earlier: Blocks, new: Blocks) -> None:
@@ -202,7 +216,13 @@ class EarlierBlocks:
         if self.target is not None:
             return pool_residual_plans(earlier.plan, earlier.variances, plan, variances)
         places = np.arange(len(plan.blocks))
-        return PooledBlocks(plan, places, places, np.asarray(earlier.variances), variances)
+        return PooledBlocks(
+            plan=plan,
+            earlier=places,
+            new=places,
+            earlier_variances=np.asarray(earlier.variances),
+            new_variances=variances,
+        )
 
 
 def _same_blocks(one: Blocks, other: Blocks) -> bool:
@@ -235,8 +255,23 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     places = np.flatnonzero(amounts > LEAST * budget)
     taken = blocks.take(places)
     shares = amounts[places] / amounts[places].sum()
-    measured = Blocks(taken.sets, taken.strategies, taken.which, shares, taken.whole, taken.noise, taken.merged)
-    made = Plan(target.workload, target.mechanism, measured, target.error, 0.0, target.notes)
+    measured = Blocks(
+        sets=taken.sets,
+        strategies=taken.strategies,
+        which=taken.which,
+        share=shares,
+        whole=taken.whole,
+        noise=taken.noise,
+        merged=taken.merged,
+    )
+    made = Plan(
+        workload=target.workload,
+        mechanism=target.mechanism,
+        blocks=measured,
+        error=target.error,
+        bound=0.0,
+        notes=target.notes,
+    )
     new = plan_draws(made, budget, problem.rows_per_unit).variances
     pool = pool_residual_plans(earlier.plan, earlier.variances, made, new)
 
@@ -288,7 +323,14 @@ def pack(evidence: Evidence, workload: Workload, costs: Instalments, plan: Path 
     """
     assert isinstance(evidence, PlanEvidence)
     pooled = evidence.plan
-    packed = Plan(workload, pooled.mechanism, pooled.blocks, pooled.error, 0.0, pooled.notes)
+    packed = Plan(
+        workload=workload,
+        mechanism=pooled.mechanism,
+        blocks=pooled.blocks,
+        error=pooled.error,
+        bound=0.0,
+        notes=pooled.notes,
+    )
     values = np.concatenate([np.asarray(evidence.read(index)).reshape(-1) for index in range(len(pooled.blocks))])
 
     with tempfile.TemporaryDirectory() as name:

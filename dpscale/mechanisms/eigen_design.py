@@ -142,7 +142,7 @@ def _solve(options: Options, noise: Noise, gram: Floats) -> DesignChoice:
     else:
         strategy = eigen_design(gram, None, gap, noise)
 
-    return DesignChoice(strategy, strategy, FULL, {})
+    return DesignChoice(full=strategy, best=strategy, name=FULL, errors={})
 
 
 def _noise(problem: PlanningProblem) -> Noise:
@@ -225,7 +225,14 @@ def _joint_plan(workload: Workload, blocks: list[Block], bound: float, notes: tu
         return marginal
     ratio = (marginal.error / marginal.bound) ** 0.5
     note = f"root mean square error over the least that any strategy can have: {ratio:.6g}"
-    return Plan(workload, NAME, marginal.blocks, marginal.error, marginal.bound, (note, *notes))
+    return Plan(
+        workload=workload,
+        mechanism=NAME,
+        blocks=marginal.blocks,
+        error=marginal.error,
+        bound=marginal.bound,
+        notes=(note, *notes),
+    )
 
 
 MECHANISM = matrix_mechanism(NAME, Options, plan, "3", frozenset({"1", "2"}), predicted_seconds)

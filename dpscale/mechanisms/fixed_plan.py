@@ -211,7 +211,7 @@ class FixedForecast:
         """
         per_unit, cost = self._noise
         variances = self.plan.blocks.unit_variances * (per_unit**2 / cost)
-        guessed = GuessedValues(self.plan.domain, self.plan.blocks, rows, shares)
+        guessed = GuessedValues(domain=self.plan.domain, blocks=self.plan.blocks, rows=rows, shares=shares)
         return PlanEvidence(self.plan, variances.tolist(), guessed.__getitem__).least_squares()
 
     def _error(self, part: WorkloadPart, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:

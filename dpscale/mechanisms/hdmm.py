@@ -177,7 +177,14 @@ def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
         notes += (
             f"root mean square error over the least that any strategy can have: {(plan.error / bound) ** 0.5:.6g}",
         )
-    return Plan(workload, NAME, plan.blocks, plan.error, min(bound, plan.error), notes)
+    return Plan(
+        workload=workload,
+        mechanism=NAME,
+        blocks=plan.blocks,
+        error=plan.error,
+        bound=min(bound, plan.error),
+        notes=notes,
+    )
 
 
 def _noise(problem: PlanningProblem) -> Noise:
@@ -220,7 +227,7 @@ def _whole_axis(problem: PlanningProblem, name: str, tools: Tools) -> Tried:
     if noise == LAPLACE:
         factors = {"explicit": optimise_layers(size, *_asked(workload)), "all cells": identity_factor(size)}
         for label, factor in factors.items():
-            yield label, [Block((name,), (factor,), BELOW_ONE, True, noise)], bound
+            yield label, [Block(attributes=(name,), factors=(factor,), share=BELOW_ONE, whole=True, noise=noise)], bound
         return
 
     solve = partial(solve_optimally, CERTIFIED, math.inf, tools.store)

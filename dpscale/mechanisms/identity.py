@@ -29,7 +29,13 @@ def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> P
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
     shares, _ = allocate(list(energies.values()), noise)
     blocks = tuple(
-        Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, noise)
+        Block(
+            attributes=names,
+            factors=tuple(map(identity_factor, workload.domain.shape(names))),
+            share=share,
+            whole=True,
+            noise=noise,
+        )
         for names, share in zip(energies, shares, strict=True)
     )
 

@@ -98,11 +98,11 @@ def matrix_mechanism(
         return (USUAL_ROUNDS if iterates(problem, given) else 1) * seconds(_on_classes(problem)[0], given)
 
     return Mechanism(
-        name,
-        options,
-        lambda problem, given, tools: FixedPlan(planned(problem, given, tools), problem),
-        lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
-        lambda given: FORMS,
+        name=name,
+        Options=options,
+        plan=lambda problem, given, tools: FixedPlan(planned(problem, given, tools), problem),
+        read=lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
+        forms=lambda given: FORMS,
         version=version,
         resumes=resumes,
         aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
@@ -152,7 +152,14 @@ def marginal_plan(
     """
     given = Blocks.of(workload.domain.axis_names, blocks)
     error = accuracy_of(workload.domain, given).total_error(workload)
-    return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
+    return Plan(
+        workload=workload,
+        mechanism=name,
+        blocks=given,
+        error=error,
+        bound=min(bound * variance_factor(given[0].noise), error),
+        notes=notes,
+    )
 
 
 def wide_attribute(workload: Workload) -> str | None:

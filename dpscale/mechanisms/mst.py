@@ -150,8 +150,18 @@ class TreeState(AimState):
 
         cost, roots = setting.schedule.selecting * step, component_roots(taken)
         open_pairs = tuple(pair for pair in setting.candidates if len({roots.get(name, name) for name in pair}) == 2)
-        return TreeSelection(self.measured + 1, open_pairs, dict.fromkeys(open_pairs, 1), self.groups,
-                             count, cost, step - cost, 0.0, setting.rows_per_unit, taken=taken)  # fmt: skip
+        return TreeSelection(
+            round=self.measured + 1,
+            candidates=open_pairs,
+            weights=dict.fromkeys(open_pairs, 1),
+            groups=self.groups,
+            count=count,
+            beta=cost,
+            step=step - cost,
+            penalty=0.0,
+            rows_per_unit=setting.rows_per_unit,
+            taken=taken,
+        )
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
@@ -161,7 +171,14 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     made = replace(made, schedule=replace(schedule, edges=edges(made.candidates)), state=TreeState)
     made = replace(made, prior=forest(structure.sets_of(options.prior, made)))
     estimating = replace(made, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
-    return AdaptivePlan(problem.workload, NAME, made, estimating, "a spanning tree of pairs", options.exact())
+    return AdaptivePlan(
+        workload=problem.workload,
+        mechanism=NAME,
+        setting=made,
+        estimating=estimating,
+        kind="a spanning tree of pairs",
+        options=options.exact(),
+    )
 
 
 def forms(options: Options) -> tuple[str, ...]:

@@ -194,7 +194,7 @@ def _plan(
             blocks.append(product_block(names, [matrices[name] for name in names], weight, LAPLACE))
         else:
             factors = tuple(map(identity_factor, problem.workload.domain.shape(names)))
-            blocks.append(Block(names, factors, weight * BELOW_ONE, True, LAPLACE))
+            blocks.append(Block(attributes=names, factors=factors, share=weight * BELOW_ONE, whole=True, noise=LAPLACE))
 
     check_cells(blocks, tools, "merged marginals")
     return marginal_plan(problem.workload, NAME, blocks, 0.0)
@@ -250,8 +250,10 @@ def _wide_products(problem: PlanningProblem) -> list[Block]:
                 errors.append(weight * math.prod(traces))
 
     shares, _ = allocate(errors, LAPLACE)
-    return [Block(names, factors, share * BELOW_ONE, True, LAPLACE)
-            for names, factors, share in zip(names_of, factors_of, shares, strict=True)]  # fmt: skip
+    return [
+        Block(attributes=names, factors=factors, share=share * BELOW_ONE, whole=True, noise=LAPLACE)
+        for names, factors, share in zip(names_of, factors_of, shares, strict=True)
+    ]
 
 
 def _axis_strategy(family: Family, size: int) -> Factor:

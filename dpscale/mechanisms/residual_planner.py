@@ -50,7 +50,9 @@ def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> P
     error = total_error(coefficients, shares, noise)
     solutions = [Solution(tuple(map(center_factor, sub.sizes)), 0.0, 0.0) for sub in subs.classes]
     blocks = ResidualSolutions(sets, subs.which, solutions).blocks(shares, noise)
-    return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise), notes)
+    return Plan(
+        workload=workload, mechanism=NAME, blocks=blocks, error=error, bound=uniform_bound(subs, noise), notes=notes
+    )
 
 
 def marginals_alone(workload: Workload) -> bool:

@@ -72,7 +72,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     )
     blocks = Blocks.of(workload.domain.axis_names, made)
 
-    return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise))
+    return Plan(workload=workload, mechanism=NAME, blocks=blocks, error=error, bound=uniform_bound(subs, noise))
 
 
 def _matrix(domain: Domain, name: str, base: Any) -> Floats:

@@ -72,8 +72,14 @@ class ResidualSolutions:
             of[one] = strategies.setdefault(tuple(map(id, factors)), (len(strategies), factors))[0]
 
         number, used = len(self.which), tuple(one for _, one in strategies.values())
-        return Blocks(self.sets, used, of[self.which], np.array(shares, np.float64), np.zeros(number, np.bool_),
-                      np.full(number, NOISES.index(noise), np.int8))  # fmt: skip
+        return Blocks(
+            sets=self.sets,
+            strategies=used,
+            which=of[self.which],
+            share=np.array(shares, np.float64),
+            whole=np.zeros(number, np.bool_),
+            noise=np.full(number, NOISES.index(noise), np.int8),
+        )
 
 
 def plan_residuals(
@@ -181,7 +187,7 @@ def assemble_plan(problem: PlanningProblem, name: str, solved: ResidualSolutions
     shares, error = allocate(solved.of_all(lambda one: one.coefficient), noise)
     roots = solved.of_all(lambda one: math.sqrt(one.bound)) if noise == GAUSSIAN else []
     blocks, bound = solved.blocks(shares, noise), math.fsum(roots) ** 2
-    return Plan(problem.workload, name, blocks, error, bound, notes)
+    return Plan(workload=problem.workload, mechanism=name, blocks=blocks, error=error, bound=bound, notes=notes)
 
 
 def _remarks(optima: Sequence[AnyOptimum]) -> tuple[str, ...]:

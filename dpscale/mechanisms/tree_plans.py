@@ -165,7 +165,7 @@ def tree_demands(workload: Workload) -> TreeDemands:
                 levels = tuple(level * known for level, known in zip(group.levels, inside, strict=True))
                 spread = tuple(level * (not known) for level, known in zip(group.levels, inside, strict=True))
                 own = terms.setdefault((sub.attributes, centred), [])
-                own.append(TreeTerm(number, levels, sub, spread))
+                own.append(TreeTerm(group=number, levels=levels, sub=sub, spread=spread))
 
     known = {names: level for names, _ in terms if (level := known_level(workload.domain, chosen[0], names)) >= 0}
     if len(chosen) > 1 and workload.domain.public_totals:
@@ -173,7 +173,13 @@ def tree_demands(workload: Workload) -> TreeDemands:
                         "leave out the totals, or the levels of all hierarchies but one")  # fmt: skip
 
     left = {key: [term for term in own if term.levels[0] > known.get(key[0], -1)] for key, own in terms.items()}
-    return TreeDemands(tuple(chosen), trees, groups, {key: own for key, own in left.items() if own}, known)
+    return TreeDemands(
+        hierarchies=tuple(chosen),
+        trees=trees,
+        groups=groups,
+        terms={key: own for key, own in left.items() if own},
+        known=known,
+    )
 
 
 def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[LevelGroup]:
@@ -249,7 +255,13 @@ def plan_trees(problem: PlanningProblem, tools: Tools, solve: Solve, name: str, 
     planner = _Planner(problem, demands, _solutions(problem, demands, tools, solve))
     weights = np.array([1 / group.weight for group in demands.groups])
     if not demands.terms:  # everything follows from public totals, which the plan refuses
-        return Plan(problem.workload, name, Blocks.of(problem.workload.domain.axis_names, ()), 0.0, 0.0)
+        return Plan(
+            workload=problem.workload,
+            mechanism=name,
+            blocks=Blocks.of(problem.workload.domain.axis_names, ()),
+            error=0.0,
+            bound=0.0,
+        )
 
     scale = problem.workload.query_count
     if not balance:
@@ -478,7 +490,15 @@ class _Planner:
         made = [self._block(key, tree, share) for (key, tree), share in zip(trees.items(), shares, strict=True)]
         blocks = Blocks.of(self.problem.workload.domain.axis_names, sorted(made, key=lambda one: len(one.attributes)))
         bound, floor = self.bounds(weights) if self.noise == GAUSSIAN else (0.0, 0.0)
-        return Plan(self.problem.workload, name, blocks, error, min(bound, error), notes, floor=min(floor, error))
+        return Plan(
+            workload=self.problem.workload,
+            mechanism=name,
+            blocks=blocks,
+            error=error,
+            bound=min(bound, error),
+            notes=notes,
+            floor=min(floor, error),
+        )
 
     def _block(self, key: Key, trees: Mapping[int, TreeFactor], share: float) -> Block:
         """Return the block of a residual space: optimised factors of its axes, and trees for its hierarchies.

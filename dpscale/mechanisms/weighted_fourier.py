@@ -34,7 +34,9 @@ def solve_circulant(key: str | None, rows: Floats, shape: tuple[int, ...], toler
     cells = rows.shape[1]
     spectrum, primal = spectrum_of(array_power([rows], shape))
     dual = float(np.linalg.svd(rows, compute_uv=False).sum() ** 2 / cells)
-    return Optimum(root_of(_circulant(spectrum)), primal, min(dual, primal), np.full(cells, 1 / cells))
+    return Optimum(
+        root=root_of(_circulant(spectrum)), primal=primal, dual=min(dual, primal), weights=np.full(cells, 1 / cells)
+    )
 
 
 def _circulant(spectrum: Floats) -> Floats:

@@ -199,7 +199,16 @@ def _plan_listed(problem: PlanningProblem, solve: Solve, listed: RowSpaceProblem
     bound, names = min(least, error), problem.workload.domain.axis_names
     blocks = Blocks.of(names, [Block(listed.attributes, (factor,), BELOW_ONE)])
     notes = (_note("optimum", bound, problem.noise),)
-    return Plan(problem.workload, NAME, blocks, error, bound, notes, 0.0, bound), least
+    return Plan(
+        workload=problem.workload,
+        mechanism=NAME,
+        blocks=blocks,
+        error=error,
+        bound=bound,
+        notes=notes,
+        stationary=0.0,
+        floor=bound,
+    ), least
 
 
 def _plan_rooted(problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights]) -> Plan:

@@ -84,7 +84,9 @@ def unpack(stored: Floats, sizes: Sequence[int]) -> WeightSearch | None:
         return None
 
     value, plain, flat, floor, *ends = (float(number) for number in stored[1:start])
-    return WeightSearch(list(profiles), value, plain, tuple(ends), flat, floor)
+    return WeightSearch(
+        profiles=list(profiles), value=value, plain=plain, ends=tuple(ends), stationary=flat, floor=floor
+    )
 
 
 def search(demands: Demands, noise: str, curve: ObjectivePoint, seconds: float = SECONDS) -> WeightSearch:
@@ -104,14 +106,18 @@ def search(demands: Demands, noise: str, curve: ObjectivePoint, seconds: float =
     """
     plain_profiles, sums_of_demands = demands.plain, sums(demands)
     if len(demands.even) == len(plain_profiles):
-        return WeightSearch(plain_profiles, curve.value, curve.value, (), 0.0)
+        return WeightSearch(profiles=plain_profiles, value=curve.value, plain=curve.value, ends=(), stationary=0.0)
     if not sums_of_demands:
         return _best(curve.weighed(plain_profiles), [curve])
 
     demands = merged(demands, rooted(noise))
     work = sum(_work(demands, demand) for demand in sums(demands))
     objective = WeightObjective(
-        demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS)
+        demands=demands,
+        noise=noise,
+        most=SEARCHED_CELLS,
+        tolerance=TOLERANCE if work <= MUCH else ROUGHLY,
+        seconds=min(seconds, SECONDS),
     )
     at_plain = objective(plain_profiles)
 
@@ -127,7 +133,11 @@ def _best(plain: ObjectivePoint, ends: list[ObjectivePoint]) -> WeightSearch:
     """
     best = min([plain, *ends], key=lambda point: point.value)
     return WeightSearch(
-        list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best)
+        profiles=list(best.profiles),
+        value=best.value,
+        plain=plain.value,
+        ends=tuple(end.value for end in ends),
+        stationary=stationary(best),
     )
 
 
@@ -139,7 +149,7 @@ def _starts(demands: Demands, noise: str, curve: ObjectivePoint, work: float) ->
     """
     start = _off_kinks(demands, [_mirrored(demands, kind, u) for kind, u in enumerate(curve.profiles)])
     if curve.value > 0:
-        products = WeightObjective(demands, noise, 0, TOLERANCE)
+        products = WeightObjective(demands=demands, noise=noise, most=0, tolerance=TOLERANCE)
         start = list(descend(products, products(start), EVALUATIONS).profiles)
     tilts = (0.0, TILT, -TILT) if work <= LITTLE else ()
     return [start, *(_tilted(demands, tilt) for tilt in tilts)]
@@ -204,7 +214,7 @@ def along_curve(demands: Demands, noise: str = GAUSSIAN) -> ObjectivePoint:
 
     Every step replaces the weights of all kinds at once by the point of each curve whose slope is that of J.
     """
-    weighed = WeightObjective(demands, noise, 0, ON_CURVE)
+    weighed = WeightObjective(demands=demands, noise=noise, most=0, tolerance=ON_CURVE)
     best = point = weighed(demands.plain)
     for _ in range(STEPS):
         check_planning_time()

@@ -145,7 +145,7 @@ def certify(plan: Plan) -> list[CertifiedSpace]:
         # multiply, and the trace of G (`trace`) scales them back.
         planned = trace * math.prod(program.planned for program in programs)
         optimum = trace * math.prod(known[program.key] for program in programs)
-        certified.append(CertifiedSpace(attributes, spaces, planned, optimum))
+        certified.append(CertifiedSpace(attributes=attributes, spaces=spaces, planned=planned, optimum=optimum))
 
     return certified
 

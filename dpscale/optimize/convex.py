@@ -264,7 +264,9 @@ def at_weights(rows: Floats, shape: tuple[int, ...], weights: Floats) -> Optimum
 
 def _optimum(best: DualPoint, tolerance: float, deadline: float) -> Optimum:
     ended = "gap" if best.ratio - 1 <= tolerance else "time" if time.monotonic() >= deadline else "steps"
-    return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2, best.weights, ended)
+    return Optimum(
+        root=best.root(), primal=best.trace**2 * best.ratio, dual=best.trace**2, weights=best.weights, ended=ended
+    )
 
 
 def fixed_point(

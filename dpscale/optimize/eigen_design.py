@@ -74,7 +74,7 @@ class DesignPoint:
 
     def at(self, weights: Floats) -> DesignPoint:
         """Return the point of other weights."""
-        return DesignPoint(self.costs, self.sizes, self.power, weights)
+        return DesignPoint(costs=self.costs, sizes=self.sizes, power=self.power, weights=weights)
 
     def solve(self, diagonal: Floats, right: Floats) -> Floats:
         """Return x with (RᵀR + diag) x = right, RᵀR the curvature; by Woodbury's identity if it has a smaller rank.
@@ -195,8 +195,8 @@ def choose_design(gram: Floats, gap: float = GAP) -> DesignChoice:
     errors = {FULL: 1.0, **{name: _design_error(gram, queries, u) / full.error for name, u in reduced.items()}}
     name = min(errors, key=errors.__getitem__)
     if errors[name] >= 1 - GAIN:
-        return DesignChoice(full, full, FULL, errors)
-    return DesignChoice(full, _strategy(gram, queries, reduced[name]), name, errors)
+        return DesignChoice(full=full, best=full, name=FULL, errors=errors)
+    return DesignChoice(full=full, best=_strategy(gram, queries, reduced[name]), name=name, errors=errors)
 
 
 def choose_queries(gram: Floats, designs: Mapping[str, Floats], gap: float = LAPLACE_GAP) -> DesignChoice:
@@ -212,7 +212,9 @@ def choose_queries(gram: Floats, designs: Mapping[str, Floats], gap: float = LAP
     full = eigen_design(gram, gap=gap, noise="laplace")
     tried = {FULL: full} | {name: eigen_design(gram, queries, gap, "laplace") for name, queries in designs.items()}
     name = min(tried, key=lambda label: tried[label].error * (1 - GAIN * (label == FULL)))
-    return DesignChoice(full, tried[name], name, {label: made.error / full.error for label, made in tried.items()})
+    return DesignChoice(
+        full=full, best=tried[name], name=name, errors={label: made.error / full.error for label, made in tried.items()}
+    )
 
 
 def separated_weights(costs: Floats, sizes: Floats, group: int, gap: float = GAP, noise: Noise = "gaussian") -> Floats:

@@ -83,7 +83,7 @@ class FourierProblem:
         """Return the optimum; its `root` has the eigenvalues of the strategy by frequency."""
         spectrum, primal = spectrum_of(self.power)
         bound = math.fsum(weight * math.prod(map(_bound, factors)) for weight, factors in self.terms)
-        return Optimum(np.sqrt(spectrum), primal, min(bound, primal), np.zeros(0))
+        return Optimum(root=np.sqrt(spectrum), primal=primal, dual=min(bound, primal), weights=np.zeros(0))
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return the strategy in integers and its error coefficient."""

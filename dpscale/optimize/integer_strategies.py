@@ -118,7 +118,7 @@ def centring_rounder(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[
                 rest = integers.take(range(1, integers.shape[axis]), axis)
                 integers = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
 
-        return Factor("matrix", shape, integers.reshape(len(scaled), -1), named)
+        return Factor(kind="matrix", shape=shape, matrix=integers.reshape(len(scaled), -1), weights=named)
 
     return rounded
 
@@ -137,7 +137,7 @@ def _combined(basis: Floats, shape: tuple[int, ...], rank: int, weights: AxisWei
 
     def rounded(scaled: Floats) -> Factor:
         mixed = np.rint(scaled @ inverse).astype(np.int64)
-        return Factor("matrix", shape, mixed @ chosen.astype(np.int64), named)
+        return Factor(kind="matrix", shape=shape, matrix=mixed @ chosen.astype(np.int64), weights=named)
 
     return rounded
 
@@ -151,7 +151,7 @@ def full_factor(root: Floats, shape: tuple[int, ...], bits: int) -> Factor:
 def two_cell_factor(weights: Weights) -> Factor:
     """Return the only centred row on two cells, (U₁, −U₀), which needs no rounding."""
     first, second = (number // math.gcd(*weights) for number in weights)
-    return Factor("matrix", (2,), np.array([[second, -first]], dtype=np.int64), (weights,))
+    return Factor(kind="matrix", shape=(2,), matrix=np.array([[second, -first]], dtype=np.int64), weights=(weights,))
 
 
 def bits_for(matrices: int, wider: int = 0) -> int:
@@ -192,7 +192,13 @@ def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float,
     measured = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
     bits = bits_for(sum(not _is_identity(matrix) for _, matrix in measured))
     factors = tuple(rounded(matrix, bits) for _, matrix in measured)
-    return Block(tuple(name for name, _ in measured), factors, share * BELOW_ONE, True, noise)
+    return Block(
+        attributes=tuple(name for name, _ in measured),
+        factors=factors,
+        share=share * BELOW_ONE,
+        whole=True,
+        noise=noise,
+    )
 
 
 def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Floats, noise: str) -> Block:
@@ -200,7 +206,13 @@ def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Floats, noi
 
     The block measures the marginal whole, so the matrix must have full rank on all cells.
     """
-    return Block(names, (full_factor(_of_full_rank(matrix), shape, LARGEST_BITS),), BELOW_ONE, True, noise)
+    return Block(
+        attributes=names,
+        factors=(full_factor(_of_full_rank(matrix), shape, LARGEST_BITS),),
+        share=BELOW_ONE,
+        whole=True,
+        noise=noise,
+    )
 
 
 def rounded(matrix: Floats, bits: int) -> Factor:

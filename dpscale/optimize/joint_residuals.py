@@ -99,7 +99,7 @@ class JointSpaces:
         whole, _ = _projection(self.shape, self.weights, self.spaces)
         bits = min(LARGEST_BITS, ENTRY_BITS - int(np.abs(whole).max()).bit_length())
         matrix = np.rint(np.ldexp(root, bits)).astype(np.int64) @ whole
-        return Factor("matrix", self.shape, matrix, self.weights, self.spaces)
+        return Factor(kind="matrix", shape=self.shape, matrix=matrix, weights=self.weights, spaces=self.spaces)
 
 
 def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
@@ -151,7 +151,7 @@ def joint_spaces(
     dimensions = sum(math.prod(shape[axis] - 1 for axis in space) for space in spaces)
     _, _, directions = np.linalg.svd(projection)
     ridge = math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * directions[:dimensions]
-    return JointSpaces(attributes, shape, axis_weights, spaces, rows, ridge)
+    return JointSpaces(attributes=attributes, shape=shape, weights=axis_weights, spaces=spaces, rows=rows, ridge=ridge)
 
 
 def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:

@@ -201,7 +201,10 @@ def optimise_layers(size: int, asked: Asked, total: float = 0.0, seed: int = 0) 
     PlanError
         If a family is not supported on a wide axis.
     """
-    ends = [_best_end(LayeredProblem(size, widths, asked, total), seed) for widths in divisions(size)]
+    ends = [
+        _best_end(LayeredProblem(size=size, widths=widths, asked=asked, total=total), seed)
+        for widths in divisions(size)
+    ]
     _, problem, rows, weights = min(ends, key=lambda end: end[0])
     return problem.factor(rows, weights)
 

@@ -156,7 +156,9 @@ class LinearAxis:
         squares, scale = (root**2).sum(axis=0), math.sqrt(self.trace)
         leverage, value = float(squares.max()), float(weights @ squares) / scale
 
-        return Optimum(root / math.sqrt(leverage), value * leverage / scale, value**2 * EXACTLY, weights)
+        return Optimum(
+            root=root / math.sqrt(leverage), primal=value * leverage / scale, dual=value**2 * EXACTLY, weights=weights
+        )
 
     def certified(self, weights: Floats) -> Optimum:
         """Return the strategy at some weights with its certificate, for a Gram matrix of trace 1.
@@ -168,7 +170,7 @@ class LinearAxis:
         values = np.sqrt(values[1:])  # the smallest, 0, is that of u
         root = rows[1:] * np.sqrt(values)[:, None] / roots
         leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
-        return Optimum(root / math.sqrt(leverage), total * leverage, total**2, weights)
+        return Optimum(root=root / math.sqrt(leverage), primal=total * leverage, dual=total**2, weights=weights)
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return an integer strategy near the optimum and its error coefficient."""
@@ -341,7 +343,9 @@ class ChainGram:
         squares = (root**2).sum(axis=0)
         leverage, value = float(squares.max()), float(weights @ squares)
 
-        return Optimum(root / math.sqrt(leverage), value * leverage, value**2 * EXACTLY, weights)
+        return Optimum(
+            root=root / math.sqrt(leverage), primal=value * leverage, dual=value**2 * EXACTLY, weights=weights
+        )
 
     def _nodes(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return the quadrature for the eigenvalues of S."""
@@ -391,7 +395,7 @@ def centred_bound(family: Family, size: int, weights: Weights | None) -> float:
     """Return a lower bound of the optimum for a family centred by the weights of its axis; 0 if unknown."""
     if family.tridiagonal(size) is None:
         return 0.0
-    axis = LinearAxis("", family, size, (weights,))
+    axis = LinearAxis(key="", family=family, size=size, weights=(weights,))
     point = iterate_fixed_point(axis.evaluate, _starting_weights(family, size), 0.0, math.inf, REFINED)
     return point.trace**2 * QUADRATURE
 
@@ -440,7 +444,7 @@ class WideRoot:
         bound = (
             weight * centred_bound(cast(Family, family), size, self.gram.weights) if alone else self.gram.lower_bound
         )
-        return Optimum(np.zeros((0, 0)), error, min(bound, error), np.zeros(0))
+        return Optimum(root=np.zeros((0, 0)), primal=error, dual=min(bound, error), weights=np.zeros(0))
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return the strategy, which has its own bits, and its error coefficient."""

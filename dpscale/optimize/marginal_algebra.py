@@ -209,7 +209,9 @@ def certified(traces: Floats, weights: Floats, sizes: tuple[float, ...]) -> Cert
     levels = np.maximum(eigenvalues(weights, sizes), np.finfo(np.float64).tiny ** 0.25)
     ratio = traces / levels
     slopes = characteristic(sizes) * over_subsets(ratio / levels)
-    return CertifiedWeights(weights, float(ratio.sum()), slopes, over_subsets(ratio / levels**2))
+    return CertifiedWeights(
+        weights=weights, error=float(ratio.sum()), slopes=slopes, curves=over_subsets(ratio / levels**2)
+    )
 
 
 def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) -> CertifiedWeights:

@@ -273,7 +273,7 @@ def optimise_explicit(
     else:
         optimum = optimise(root_of(gram / scale), (len(gram),), tolerance, seconds, warm)
 
-    return Strategy(optimum.root, optimum.primal * scale, optimum.dual * scale, optimum.weights)
+    return Strategy(matrix=optimum.root, error=optimum.primal * scale, bound=optimum.dual * scale, warm=optimum.weights)
 
 
 def with_bound(gram: Floats, found: PIdentity) -> Strategy:
@@ -282,7 +282,7 @@ def with_bound(gram: Floats, found: PIdentity) -> Strategy:
     The bound is (Σ √eigenvalue)²/n: the trace of the root of G, squared, over the number of cells.
     """
     roots = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum()
-    return Strategy(found.matrix, found.error, float(roots**2 / len(gram)), found.parameters)
+    return Strategy(matrix=found.matrix, error=found.error, bound=float(roots**2 / len(gram)), warm=found.parameters)
 
 
 def sensitivity(matrix: Floats, noise: Noise) -> float:

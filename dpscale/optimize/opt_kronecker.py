@@ -227,7 +227,9 @@ class _OneProduct:
     def strategy(self) -> ProductStrategy:
         solved, weight = self._solved or (), self.union.products[0].weight
         error, bound = (weight * math.prod(getattr(one, name) for one in solved) for name in ("error", "bound"))
-        return ProductStrategy(self.union.names, tuple(one.matrix for one in solved), error, bound)
+        return ProductStrategy(
+            names=self.union.names, factors=tuple(one.matrix for one in solved), error=error, bound=bound
+        )
 
 
 class _SweepDescent:
@@ -290,7 +292,7 @@ class _SweepDescent:
     @property
     def strategy(self) -> ProductStrategy:
         factors = tuple(strategy.matrix for strategy in self.strategies if strategy is not None)
-        return ProductStrategy(self.union.names, factors, _total(self.union, self.costs), 0.0)
+        return ProductStrategy(names=self.union.names, factors=factors, error=_total(self.union, self.costs), bound=0.0)
 
 
 def _begin(union: Implicit, seed: int) -> Costs:
@@ -474,4 +476,4 @@ def divide(errors: Sequence[float], noise: Noise) -> tuple[list[float], float]:
 def _of_groups(union: Implicit, noise: Noise, groups: Groups, solved: tuple[ProductStrategy, ...]) -> UnionStrategy:
     shares, error = divide([strategy.error for strategy in solved], noise)
     bound = min(svd_bound(union).value, error)
-    return UnionStrategy(solved, tuple(groups), tuple(shares), error, bound)
+    return UnionStrategy(groups=solved, answers=tuple(groups), shares=tuple(shares), error=error, bound=bound)

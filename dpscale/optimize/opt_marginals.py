@@ -111,7 +111,9 @@ def optimise_marginals(
     named = None if factors is None else dict(zip(union.names, factors, strict=True))
     bound = min(svd_bound(union).value, error)
 
-    return MarginalStrategy(_named(union, theta), error, bound, min(floor, error), named)
+    return MarginalStrategy(
+        weights=_named(union, theta), error=error, bound=bound, best_weights=min(floor, error), factors=named
+    )
 
 
 def attribute_strategies(

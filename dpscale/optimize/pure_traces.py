@@ -46,7 +46,9 @@ def plain_traces(workload: Workload) -> ResidualTraces:
     traces = np.array([group_class.scale for group_class in spaces.classes])[spaces.which]
     sizes = np.array(workload.domain.shape(names), np.float64)
 
-    return ResidualTraces(names, members, traces, sizes, requested_sets(workload, names))
+    return ResidualTraces(
+        names=names, members=members, traces=traces, totals=sizes, sets=requested_sets(workload, names)
+    )
 
 
 def requested_sets(workload: Workload, names: Sequence[str]) -> tuple[int, ...]:
@@ -113,7 +115,9 @@ class AttributeStrategies:
         sets = tuple(dict.fromkeys(sum(1 << axis for axis in _named(product)) for product in self.union.products))
         sizes = np.array([lens.total for lens in self.lenses])
 
-        return ResidualTraces(names, members, np.array(list(spaces.values())), sizes, sets)
+        return ResidualTraces(
+            names=names, members=members, traces=np.array(list(spaces.values())), totals=sizes, sets=sets
+        )
 
     def surrogate(self, axis: int, measured: WeightedSets) -> Floats | None:
         """Return Ĝ of one attribute for measured marginals; None if they do not measure the attribute.
@@ -200,7 +204,7 @@ def _descended(gram: Floats, before: Strategy) -> Strategy:
         after = optimise_explicit(gram, "laplace")
     else:
         end = descend(gram, before.warm, FIRST_STEPS)
-        after = Strategy(end.matrix, end.error, 0.0, end.parameters)
+        after = Strategy(matrix=end.matrix, error=end.error, bound=0.0, warm=end.parameters)
     old, new = (float((gram * inverse_gram(strategy.matrix)).sum()) for strategy in (before, after))
     return after if new < old else before
 

@@ -264,7 +264,15 @@ def demands_of(workload: Workload) -> Demands:
 
     spaces = _Spaces(workload, kind_of)
     counts = _of_few_cells(spaces.counts(), sizes, cells)
-    demands = Demands(kind_of, sizes, cells, counts, spaces.queries, families, frozenset(even))
+    demands = Demands(
+        kind_of=kind_of,
+        sizes=sizes,
+        cells=cells,
+        counts=counts,
+        queries=spaces.queries,
+        families=families,
+        even=frozenset(even),
+    )
 
     # demands that are no product are solved on all their cells together
     cells_of = {}

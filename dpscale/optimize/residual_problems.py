@@ -159,7 +159,7 @@ def problem_of(
     rows = compressed(rows)
     full = math.prod(n - 1 for n in shape)
     if basis is not None and len(rows) < full:
-        return Problem(key, shape, rows, basis, weights)
+        return Problem(key=key, shape=shape, rows=rows, basis=basis, weights=weights)
     if len(rows) < full and not based and full > WHOLE_CELLS:
         raise PlanError("workload", f"queries over {math.prod(shape)} cells for strategies that span all of them",
                         f"at most {WHOLE_CELLS} cells", "use query-smasher")  # fmt: skip
@@ -169,7 +169,7 @@ def problem_of(
         centring = kron([_orthogonal(weight, n) for weight, n in zip(weights, shape, strict=True)])
         rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
 
-    problem = Problem(key, shape, rows, None, weights, based)
+    problem = Problem(key=key, shape=shape, rows=rows, basis=None, weights=weights, based=based)
     if problem.rounds_basis:
         problem.check_basis()  # before it is solved
     return problem
@@ -219,7 +219,7 @@ class CellsAlone:
         the dual has the same value.
         """
         least = (self.size - 1) / self.size
-        return Optimum(np.zeros((0, 0)), least, least, np.zeros(0))
+        return Optimum(root=np.zeros((0, 0)), primal=least, dual=least, weights=np.zeros(0))
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         factor = center_factor(self.size)
@@ -306,7 +306,7 @@ def two_levels(optima: Sequence[float]) -> float:
 
 
 def _times(factor: Factor, number: int) -> Factor:
-    return Factor("matrix", factor.shape, factor.explicit() * number, factor.weights)
+    return Factor(kind="matrix", shape=factor.shape, matrix=factor.explicit() * number, weights=factor.weights)
 
 
 def wide_problem(gram: WideGram) -> CellsAlone | Nested | WideRoot | FourierProblem:
@@ -349,7 +349,7 @@ def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
     if len(rows) < size - 1:  # so that multiples of a rounded strategy cannot leave the span
         rows = root_of(unit + LEVEL_RIDGE * float(np.linalg.eigvalsh(unit)[-1]) * _orthogonal(weights, size))
 
-    return Problem(key, (size,), rows, None, (weights,))
+    return Problem(key=key, shape=(size,), rows=rows, basis=None, weights=(weights,))
 
 
 def _whole_of(gram: WideGram, cut: Cut) -> list[Weights | None]:
@@ -438,7 +438,7 @@ def _problem_of(
     if isinstance(factor, WideGram):
         known.setdefault(factor.key, wide_problem(factor))
     elif family:
-        known.setdefault(factor.key, LinearAxis(factor.key, family, shape[0], weights))
+        known.setdefault(factor.key, LinearAxis(key=factor.key, family=family, size=shape[0], weights=weights))
     elif factor.key not in known:
         basis = factor.integer_basis if based and isinstance(factor, GramFactor) else None
         known[factor.key] = problem_of(factor.key, shape, factor.rows, basis, weights, based)

@@ -140,7 +140,7 @@ class RowSpaceProblem:
 
         basis = np.concatenate([self._lifted(names, queries) for names, queries in integers if queries is not None])
         factor = round_strategy(self.rows / np.sqrt(self.scale), optimum.root, self.shape, BASIS_BITS, basis)
-        return Factor("matrix", self.shape, factor.matrix, None, self.spaces)
+        return Factor(kind="matrix", shape=self.shape, matrix=factor.matrix, weights=None, spaces=self.spaces)
 
     def _lifted(self, names: AttributeSet, queries: Floats) -> Floats:
         """Return queries of one set, shape (m, sizes…), on all cells, shape (m, cells)."""

@@ -110,7 +110,17 @@ def plan_time(
         descended, bound = _descend(queries, limit)
         tried.append(descended)
 
-    plans = [TimePlan(_integers(one, bits), tuple(answers), window, limit, noise, bound) for one in tried]
+    plans = [
+        TimePlan(
+            rows=_integers(one, bits),
+            answers=tuple(answers),
+            window=window,
+            periods_per_unit=limit,
+            noise=noise,
+            bound=bound,
+        )
+        for one in tried
+    ]
     return min(plans, key=TimePlan.mean_variance)
 
 

@@ -132,7 +132,7 @@ def classes_of(tree: Tree) -> NodeClasses:
         counts.append(number.astype(np.float64))
 
     copies = tuple(own / counts[level][parents[level]] for level, own in enumerate(counts[1:]))
-    return NodeClasses(tuple(parents), tree, tuple(of), copies, tuple(counts))
+    return NodeClasses(parents=tuple(parents), tree=tree, of=tuple(of), copies=copies, counts=tuple(counts))
 
 
 def _shapes(tree: Tree) -> list[Integers]:

@@ -201,7 +201,9 @@ class Accuracy(ABC):
         domain = self.domain if self.blocks.merged is None else self.blocks.merged.whole
 
         def variances(some: Floats) -> Floats:
-            part = self.blocks.part(ExplicitPart(domain, attributes, some, np.ones(len(some))))
+            part = self.blocks.part(
+                ExplicitPart(domain=domain, attributes=attributes, array=some, each=np.ones(len(some)))
+            )
             return self._array_variances(part, attributes)
 
         return polarized(variances, queries)

@@ -153,7 +153,15 @@ class Blocks(Sequence[Block]):
 
     def merging(self, merged: MergedCells | None) -> Blocks:
         """Return the blocks with counts that are summed over classes of cells."""
-        return Blocks(self.sets, self.strategies, self.which, self.share, self.whole, self.noise, merged)
+        return Blocks(
+            sets=self.sets,
+            strategies=self.strategies,
+            which=self.which,
+            share=self.share,
+            whole=self.whole,
+            noise=self.noise,
+            merged=merged,
+        )
 
     def domain_of(self, whole: Domain) -> Domain:
         """Return the domain of the strategies: that of the classes, or the whole domain."""
@@ -199,7 +207,14 @@ class Blocks(Sequence[Block]):
 
     def _block(self, attributes: AttributeSet, index: int) -> Block:
         share, whole, noise = float(self.share[index]), bool(self.whole[index]), NOISES[self.noise[index]]
-        return Block(attributes, self.strategies[self.which[index]], share, whole, noise, self.merged)
+        return Block(
+            attributes=attributes,
+            factors=self.strategies[self.which[index]],
+            share=share,
+            whole=whole,
+            noise=noise,
+            merged=self.merged,
+        )
 
     def take(self, wanted: NDArray[np.int64]) -> Blocks:
         """Return the blocks at the positions `wanted`, with only the strategies that they use.
@@ -209,7 +224,15 @@ class Blocks(Sequence[Block]):
         used, which = np.unique(self.which[wanted], return_inverse=True)
         strategies = tuple(self.strategies[i] for i in used.tolist())
         share, whole, noise = self.share[wanted], self.whole[wanted], self.noise[wanted]
-        return Blocks(self.sets.take(wanted), strategies, which.astype(np.int32), share, whole, noise, self.merged)
+        return Blocks(
+            sets=self.sets.take(wanted),
+            strategies=strategies,
+            which=which.astype(np.int32),
+            share=share,
+            whole=whole,
+            noise=noise,
+            merged=self.merged,
+        )
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:

@@ -537,7 +537,14 @@ def _blocks(
     """Return the blocks of a stored plan, whose strategies are lists of keys of factors, and the counted sets."""
     sets = AttributeSets(domain.axis_names, columns["members"], columns["ends"])
     of_factors = tuple(tuple(factors[key] for key in keys) for keys in strategies)
-    blocks = Blocks(sets, of_factors, columns["strategy"], columns["share"], columns["whole"], columns["noise"])
+    blocks = Blocks(
+        sets=sets,
+        strategies=of_factors,
+        which=columns["strategy"],
+        share=columns["share"],
+        whole=columns["whole"],
+        noise=columns["noise"],
+    )
     counted = AttributeSets(domain.axis_names, columns["counted"], columns["counted_ends"])
     return blocks, CountSources(counted, columns["source"])
 
@@ -645,7 +652,7 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
         top, multipliers, widths = matrices[f"{key}.top"], matrices[f"{key}.multipliers"], tuple(described["widths"])
         factor = LayeredFactor("layered", shape, top=top, multipliers=multipliers, widths=widths)
     elif levels is None:
-        factor = Factor(described["kind"], shape, matrices.get(key), weights, axes_of)
+        factor = Factor(kind=described["kind"], shape=shape, matrix=matrices.get(key), weights=weights, spaces=axes_of)
     else:
         top, *inner = [_factor(f"{key}.{number}", level, matrices) for number, level in enumerate(levels)]
         factor = NestedFactor(described["kind"], shape, weights=weights, top=top, inner=tuple(inner))

@@ -176,7 +176,13 @@ def residual_estimators(
         scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
         sources = tuple(source for source, _ in shares)
         whole = all(whole_in(blocks[index], residual_set) for index in spreads)
-        return ResidualEstimator(residual_set, sources, scale, factors_of(first, residual_set), whole)
+        return ResidualEstimator(
+            attributes=residual_set,
+            sources=sources,
+            scale=scale,
+            factors=factors_of(first, residual_set),
+            spans_all=whole,
+        )
 
     if blocks.measures_one_residual:
         return ResidualEstimators(blocks, spread, estimator_of)
@@ -240,7 +246,7 @@ class KnownResiduals(Mapping[AttributeSet, ResidualEstimator]):
         if self._domain.known_table(residual_set) is None:
             return self._measured[residual_set]
         factors = tuple(map(center_factor, self._domain.shape(residual_set)))
-        return ResidualEstimator(residual_set, (), 0.0, factors, True)
+        return ResidualEstimator(attributes=residual_set, sources=(), scale=0.0, factors=factors, spans_all=True)
 
     def __contains__(self, residual_set: object) -> bool:
         known = self._domain.known_table(residual_set)  # type: ignore[arg-type]

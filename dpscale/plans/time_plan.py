@@ -198,7 +198,13 @@ class TimePlan:
         middle = (self.horizon - 1) // 2
         kind = CUMULATIVE if CUMULATIVE in self.answers else self.answers[0]
         noise = float(np.sum(self.coefficients(kind, middle) ** 2)) ** 0.5
-        return PeriodContext(self.rows[0][0], int(self.weights(kind, middle).sum()), noise, structure, amount)
+        return PeriodContext(
+            weight=self.rows[0][0],
+            periods=int(self.weights(kind, middle).sum()),
+            noise=noise,
+            structure=structure,
+            amount=amount,
+        )
 
     @property
     def gap(self) -> float:

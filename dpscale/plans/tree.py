@@ -611,7 +611,7 @@ class TreeAccuracy(Accuracy):
 
         factors = dict(zip(names, block.factors, strict=True))
         residual = tuple(name for name in names if name != self.main)
-        return residual, TreeResidualBlock(index, self.variances[index], factors, levels)
+        return residual, TreeResidualBlock(index=index, scale=self.variances[index], factors=factors, levels=levels)
 
     @property
     def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:  # type: ignore[override]

@@ -111,7 +111,14 @@ class Cost:
         gaussian, zcdp, pure, squares = (getattr(self, part) + getattr(other, part) for part in EXACT)
         periods = {one.period for one in (self, other) if one} or {self.period, other.period}
         period = periods.pop() if len(periods) == 1 else ""
-        return Cost(gaussian, zcdp, pure, squares, min(self.delta + other.delta, Fraction(1)), period)
+        return Cost(
+            gaussian=gaussian,
+            zcdp=zcdp,
+            pure=pure,
+            pure_squares=squares,
+            delta=min(self.delta + other.delta, Fraction(1)),
+            period=period,
+        )
 
     @classmethod
     def total(cls, costs: Iterable[Cost]) -> Cost:
@@ -175,7 +182,14 @@ class Cost:
     def coarsened(self, bits: int = 128) -> Cost:
         """Return the cost rounded up to fractions of `bits` binary digits, for sums with long denominators."""
         gaussian, zcdp, pure, squares, delta = (_coarse(getattr(self, part), bits) for part in (*EXACT, "delta"))
-        return Cost(gaussian, zcdp, pure, min(squares, pure**2), min(delta, Fraction(1)), self.period)
+        return Cost(
+            gaussian=gaussian,
+            zcdp=zcdp,
+            pure=pure,
+            pure_squares=min(squares, pure**2),
+            delta=min(delta, Fraction(1)),
+            period=self.period,
+        )
 
     def to_dict(self) -> dict[str, str]:
         """Return the exact parts as "p/q" strings, ready for JSON; additive delta and period only if they are set."""
@@ -364,11 +378,11 @@ class Spending:
         `approximate` says whether a release is not pure, and `public` whether the noise of one is publicly known.
         """
         return Spending(
-            self.squared_mu + cost.squared_mu,
-            self.pure + cost.pure,
-            self.approximate or not cost.is_pure,
-            self.public or public,
-            min(self.delta + cost.delta, Fraction(1)),
+            squared_mu=self.squared_mu + cost.squared_mu,
+            pure=self.pure + cost.pure,
+            approximate=self.approximate or not cost.is_pure,
+            public=self.public or public,
+            delta=min(self.delta + cost.delta, Fraction(1)),
         )
 
     def epsilon(self, currency: str, delta: float, reserved: float = 0.0) -> float:

@@ -164,7 +164,16 @@ def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES
     parts = (law.linear * law.width, 2 * curve, curve) if law.log_width else (Fraction(0),) * 3
     base, step, bend = (np.uint64(int(part * 2**64)) for part in parts)
 
-    return StaircaseTable(law, edges, guide, np.uint64(exact.slack << shift), base, step, bend, np.uint64(series_error))
+    return StaircaseTable(
+        law=law,
+        edges=edges,
+        guide=guide,
+        slack=np.uint64(exact.slack << shift),
+        base=base,
+        step=step,
+        curve=bend,
+        series_error=np.uint64(series_error),
+    )
 
 
 @lru_cache(maxsize=512)

@@ -133,7 +133,13 @@ def _observed(block: Block, variance: float, values: Floats) -> Observed:
     operators = tuple(_operator(block, axis) for axis in range(len(block.factors)))
     shape = block.factors[0].shape if block.joint else tuple(factor.cells for factor in block.factors)
     groups = tuple(every_cell(size) for size in block.whole_shape(shape))
-    return Observed(block.attributes, groups, operators, np.asarray(values) / scale, variance / scale**2)
+    return Observed(
+        attributes=block.attributes,
+        groups=groups,
+        operators=operators,
+        values=np.asarray(values) / scale,
+        variance=variance / scale**2,
+    )
 
 
 def _operator(block: Block, axis: int) -> Floats | None:

@@ -288,11 +288,11 @@ def disagreement(
         distances.append((float(np.abs(first - second).sum() / (first.sum() + second.sum())), (one, other)))
 
     if not distances:
-        return Disagreement(0.0, 0.0, 0, None)
+        return Disagreement(mean=0.0, most=0.0, pairs=0, farthest=None)
 
     worst = max(distances, key=lambda entry: entry[0])
     mean, (largest, pair) = float(np.mean([distance for distance, _ in distances])), worst
-    return Disagreement(mean, largest, len(distances), pair)
+    return Disagreement(mean=mean, most=largest, pairs=len(distances), farthest=pair)
 
 
 def make_consistent(

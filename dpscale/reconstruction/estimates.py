@@ -75,7 +75,13 @@ class BatchedAnswers:
         places = self._places(sets, patterns)
 
         for members in self._group_by_strategy(places):
-            batch = _UniformBatch(self, part, [sets[i] for i in members.tolist()], patterns, places[:, members])
+            batch = _UniformBatch(
+                whole=self,
+                part=part,
+                sets=[sets[i] for i in members.tolist()],
+                patterns=patterns,
+                places=places[:, members],
+            )
             for i, answers, errors in zip(members.tolist(), batch.estimates(), batch.errors(), strict=True):
                 results[i] = answers, errors
         return iter(results)
@@ -366,7 +372,9 @@ class LeastSquaresEstimates:
         if not has_separate_residuals(blocks):
             return None
         variances = np.asarray(self.variances, dtype=np.float64)
-        return BatchedAnswers(blocks, variances, self.accuracy.profiles, self._read, self.residual)
+        return BatchedAnswers(
+            blocks=blocks, variances=variances, profiles=self.accuracy.profiles, read=self._read, residual=self.residual
+        )
 
     def part_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         """Return variances of all queries of a part over one set, in closed form by family."""

@@ -140,7 +140,7 @@ def read_graphical(path: Path) -> GraphicalModel:
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         factors = {tuple(names): arrays[f"factor{i}"] for i, names in enumerate(index["factors"])}
         cells = {name: arrays[f"cells{i}"] for i, name in enumerate(groups)}
-    return GraphicalModel(groups, factors, cells, index["total"], index["gap"])
+    return GraphicalModel(groups=groups, factors=factors, cells=cells, total=index["total"], gap=index["gap"])
 
 
 def joint(folder: Path) -> GraphicalModel:
@@ -154,4 +154,13 @@ def explain(options: Options) -> str:
     return f"Estimates are from {kind}. Its marginals are non-negative and consistent. {NO_ERRORS}"
 
 
-RECONSTRUCTION = Reconstruction(NAME, Options, "measurements", explain, estimates, check, prepare, joint=joint)
+RECONSTRUCTION = Reconstruction(
+    name=NAME,
+    Options=Options,
+    form="measurements",
+    explain=explain,
+    estimates=estimates,
+    check=check,
+    prepare=prepare,
+    joint=joint,
+)

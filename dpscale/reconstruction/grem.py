@@ -88,4 +88,6 @@ def explain(options: Options) -> str:
     return f"Estimates are from GReM: residuals that were not measured are uniform. {NO_ERRORS}"
 
 
-RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explain, estimates, check, prepare)
+RECONSTRUCTION = Reconstruction(
+    name="grem", Options=Options, form="residuals", explain=explain, estimates=estimates, check=check, prepare=prepare
+)

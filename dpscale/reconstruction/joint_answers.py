@@ -123,7 +123,7 @@ def _over_one_set(estimates: LeastSquaresEstimates, queries: Sequence[SetQueries
     for of_set in queries:
         sizes = dict(zip(of_set.names, domain.shape(of_set.names), strict=True))
         np.add.at(arrays, of_set.rows, of_set.values.reshape(-1, *(sizes.get(name, 1) for name in names)))
-    part = ExplicitPart(domain, names, arrays, np.ones(count))
+    part = ExplicitPart(domain=domain, attributes=names, array=arrays, each=np.ones(count))
     source = estimates.source(part, names)
     for query in arrays:
         source.accuracy.spanned(names, query)  # refuses what was not measured

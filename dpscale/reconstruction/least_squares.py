@@ -12,4 +12,6 @@ def estimates(evidence: Evidence, options: BasicOptions, folder: Path) -> Estima
     return evidence.least_squares()
 
 
-RECONSTRUCTION = Reconstruction("least-squares", BasicOptions, "least_squares", lambda options: "", estimates)
+RECONSTRUCTION = Reconstruction(
+    name="least-squares", Options=BasicOptions, form="least_squares", explain=lambda options: "", estimates=estimates
+)

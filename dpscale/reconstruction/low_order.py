@@ -73,7 +73,13 @@ def low_order(
     rules : tuple of DomainConstraint
         Closed under implication.
     """
-    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=constraints_on(rules, ones))
+    model = LowOrder(
+        ones=ones,
+        groups=groups,
+        tables={},
+        total=float(next(iter(ones.values())).sum()),
+        rules=constraints_on(rules, ones),
+    )
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
     rule_tables = {names: _rule_table(model, names) for names in constrained_pairs(rules, list(ones))}
     if pairs:
@@ -173,7 +179,7 @@ class _PairShrinkage:
     def _expected(self, expectation: Floats) -> NoisyTables:
         reference = np.maximum(expectation, LEAST)
         values = self.paired.noisy(self.residuals, reference)
-        return NoisyTables(values, reference, self.deviations, self.paired.starts)
+        return NoisyTables(values=values, reference=reference, deviations=self.deviations, starts=self.paired.starts)
 
     def _fit(self, ways: Sequence[NoisyTables]) -> Floats:
         """Return the shrunk tables of all pairs, flat: without impossible cells, and fitted to the 1-way marginals.

@@ -108,7 +108,7 @@ def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     source = (
         ConsistentMarginals(model, read_consistent(folder / CONSISTENT)) if (folder / CONSISTENT).exists() else model
     )
-    return ModelEstimates(evidence, source, tuple(model.ones), errors)
+    return ModelEstimates(evidence=evidence, model=source, known=tuple(model.ones), errors=errors)
 
 
 def explain(options: Options) -> str:
@@ -177,5 +177,13 @@ def with_errors(options: Options) -> Options:
 
 
 RECONSTRUCTION = Reconstruction(
-    NAME, Options, "low_order", explain, estimates, check, prepare, target_disagreement, adaptive=with_errors
+    name=NAME,
+    Options=Options,
+    form="low_order",
+    explain=explain,
+    estimates=estimates,
+    check=check,
+    prepare=prepare,
+    disagreement=target_disagreement,
+    adaptive=with_errors,
 )

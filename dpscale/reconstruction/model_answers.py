@@ -172,8 +172,14 @@ def read_model(path: Path, like: LowOrder | None = None) -> LowOrder:
 
     measured = index.get("measured", index["tables"])  # older files do not list measured sets
     rules = tuple(restored(rule) for rule in index.get("rules", ()))
-    return LowOrder(dict(zip(index["ones"], one_ways, strict=True)), groups, dict(zip(sets, cells, strict=True)),
-                    index["total"], frozenset(tuple(names) for names in measured), rules)  # fmt: skip
+    return LowOrder(
+        ones=dict(zip(index["ones"], one_ways, strict=True)),
+        groups=groups,
+        tables=dict(zip(sets, cells, strict=True)),
+        total=index["total"],
+        measured=frozenset(tuple(names) for names in measured),
+        rules=rules,
+    )
 
 
 def _flat(tables: Iterable[Floats]) -> Floats:
@@ -210,7 +216,15 @@ def read_errors(folder: Path, model: LowOrder) -> SimulatedErrors:
     replicas = tuple(read_model(folder / f"replica-{number:02d}.npz", base) for number in range(content["replicas"]))
     departures = Departures(content.get("pairs", content.get("dispersion")), content.get("larger"))
     calibration = Calibration(*content.get("weights", FIRST_WEIGHTS))
-    return SimulatedErrors(model, base, replicas, known, content["widening"], departures, calibration)
+    return SimulatedErrors(
+        model=model,
+        base=base,
+        replicas=replicas,
+        known=known,
+        widening=content["widening"],
+        departures=departures,
+        calibration=calibration,
+    )
 
 
 def write_residuals(path: Path, residuals: Residuals) -> None:

@@ -205,10 +205,12 @@ def shrunk_counts(values: Floats, deviation: float) -> Floats:
     """
     counts = _counts(values, deviation)
     even = np.full(len(counts.ratios), 1 / len(counts.ratios))
-    tried = [_Mixture(counts, NoisyTable(values, np.ones(len(values)), deviation), even, 1.0)]
+    tried = [
+        _Mixture(components=counts, table=NoisyTable(values, np.ones(len(values)), deviation), start=even, strength=1.0)
+    ]
     for reach in (reach for reach in REACHES if 4 * reach <= len(values)):
         near = NoisyTable(values, _neighbours(values, reach), deviation)
-        tried.append(_Mixture(DEPARTURES, near, START, POOLED_STRENGTH))
+        tried.append(_Mixture(components=DEPARTURES, table=near, start=START, strength=POOLED_STRENGTH))
     return _averaged(tried)
 
 

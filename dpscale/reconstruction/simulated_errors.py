@@ -279,7 +279,19 @@ ERROR_PARTS = ("noise", "hidden", "chance", "completion")
 LEAST_SPREAD, TINY = 0.05, 1e-12
 EVEN = 0.7  # k
 TAIL, LONGER = 0.18, 0.06  # longer tail of the errors of pairs, and twice this of sets of three
-CALIBRATION = Calibration(1.29, 1.29, 2.38, 2.11, 0.63, 0.91, 0.66, 1.28, 0.25, 0.49, 0.0037)
+CALIBRATION = Calibration(
+    one_way=1.29,
+    measured_pair=1.29,
+    other_pair=2.38,
+    larger=2.11,
+    hidden=0.63,
+    pair_level=0.91,
+    pair_slope=0.66,
+    larger_level=1.28,
+    larger_slope=0.25,
+    completion=0.49,
+    association=0.0037,
+)
 
 
 def simultaneous_widths(errors: Floats, reach: Floats, degree: int, disjoint: float, level: float) -> Floats:
@@ -474,7 +486,15 @@ class SimulatedErrors:
         association = np.zeros(()) if independent is None else expected - answers(independent)
         kind = SetKind(len(names), measured, pairs == math.comb(len(names), 2))
 
-        return ErrorComponents(kind, noise, chance, hidden, completion, association**2, reach)
+        return ErrorComponents(
+            kind=kind,
+            spread=noise,
+            chance=chance,
+            hidden=hidden,
+            completion=completion,
+            association=association**2,
+            reach=reach,
+        )
 
     def _spread(self, names: AttributeSet, answers: Answers, expected: Floats) -> Floats:
         """Return the mean squared departure of the replicas' answers from the expected ones.
@@ -579,7 +599,14 @@ def simulate_errors(
         shares.update(zip(sets, _detected_shares(departures, stacked, map(residuals.precision, sets)), strict=True))
     known = {names: shares[names] for names in pairs}
 
-    return SimulatedErrors(base if released is None else released, base, replicas, known, widening, departures)
+    return SimulatedErrors(
+        model=base if released is None else released,
+        base=base,
+        replicas=replicas,
+        known=known,
+        widening=widening,
+        departures=departures,
+    )
 
 
 def draw_count(tables: int) -> int:

@@ -155,7 +155,9 @@ def _parse_numbers(texts: pa.Array) -> Numbers:
     number = pc.match_substring_regex(words, NUMBER).fill_null(False)
     read = pc.if_else(number, words, "0")
     values = read.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return Numbers(values, _flags(nothing), ~(_flags(number) | _flags(nothing)), _large(read, values))
+    return Numbers(
+        values=values, missing=_flags(nothing), foreign=~(_flags(number) | _flags(nothing)), large=_large(read, values)
+    )
 
 
 def _large(words: pa.Array, values: NDArray[np.float64]) -> Integers | None:

@@ -110,7 +110,7 @@ class FramePartition(Partition):
     def look(self) -> Seen:
         """Read the frame for the first time."""
         table = self._read()
-        return Seen(content_of(table), table.num_rows, table.nbytes, table.schema)
+        return Seen(content=content_of(table), rows=table.num_rows, size=table.nbytes, schema=table.schema)
 
     @property
     def _seen(self) -> Seen:

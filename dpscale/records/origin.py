@@ -96,10 +96,13 @@ class Origin:
 
 def _table(lake: Lake, domain: Domain, dialect: Dialect, where: Where) -> Table:
     check_formats([file.path for file in lake.files], dialect)
-    parts = [Partition(file.path, file.fixed, (), file.size, absent=lake.columns) for file in lake.files]
+    parts = [
+        Partition(path=file.path, fixed=file.fixed, row_groups=(), share=file.size, absent=lake.columns)
+        for file in lake.files
+    ]
     lake.check(where.columns)
     parts.sort(key=lambda part: part.path)
-    return Table(domain, tuple(parts), lake.root, lake).filtered(where).split()
+    return Table(domain=domain, partitions=tuple(parts), root=lake.root, lake=lake).filtered(where).split()
 
 
 @contextmanager

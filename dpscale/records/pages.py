@@ -108,14 +108,14 @@ def _columns_of(request: _PageRequest) -> Columns:
     ]
 
     return Columns(
-        names,
-        kinds,
-        np.array([places[name] for name in names], np.int64),
-        np.array([field.nullable for field in fields], bool),
-        np.array([attribute.code_count for attribute in attributes], np.int64),
-        np.array([null_cell(attribute) for attribute in attributes], np.int64),
-        np.array(whole, bool),
-        np.array(numbers, np.int64).reshape(-1, 4),
+        names=names,
+        kinds=kinds,
+        places=np.array([places[name] for name in names], np.int64),
+        nullable=np.array([field.nullable for field in fields], bool),
+        sizes=np.array([attribute.code_count for attribute in attributes], np.int64),
+        nulls=np.array([null_cell(attribute) for attribute in attributes], np.int64),
+        whole=np.array(whole, bool),
+        numbers=np.array(numbers, np.int64).reshape(-1, 4),
     )
 
 

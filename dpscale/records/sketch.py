@@ -537,7 +537,14 @@ def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Map
     numbers = {f"{name}{VALUE}": draft_number(name, seen[name], draft) for name, draft in attributes.items()
                if draft["kind"] == "bins" and max(map(abs, draft["edges"])) < MOST_AMOUNT
                and f"{name}{VALUE}" not in attributes}  # fmt: skip
-    return Sketch(attributes, omitted, tuple(notes), _units(seen), rules.rules(attributes), numbers)
+    return Sketch(
+        attributes=attributes,
+        omitted=omitted,
+        notes=tuple(notes),
+        units=_units(seen),
+        rules=rules.rules(attributes),
+        numbers=numbers,
+    )
 
 
 def _unify_missing(seen: Mapping[str, ColumnSummary]) -> list[str]:

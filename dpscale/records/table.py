@@ -316,7 +316,10 @@ class Table:
         if not links:
             check_links(files)
         root = common_root(paths, files)
-        parts = tuple(Partition(file, hive_columns(file, root), (), size, dialect) for file, size in sizes.items())
+        parts = tuple(
+            Partition(path=file, fixed=hive_columns(file, root), row_groups=(), share=size, dialect=dialect)
+            for file, size in sizes.items()
+        )
         if fills:
             every = tuple(dict.fromkeys(name for part in parts for name in part.columns()))
             parts = tuple(replace(part, absent=every) for part in parts)
@@ -464,7 +467,7 @@ def _ranges(paths: Sequence[str], dialect: Dialect) -> tuple[Partition, ...]:
         raise DataError("data.format", f"{dialect.format!r} for a database", "no format", "leave it out")
     read_address(paths[0])
     check_formats(paths, dialect)
-    return tuple(Partition(paths[0], (), part, size) for part, size in ranges_of(paths[0]))
+    return tuple(Partition(path=paths[0], fixed=(), row_groups=part, share=size) for part, size in ranges_of(paths[0]))
 
 
 def _sizes(paths: list[str], named: str) -> tuple[dict[str, int | None], str]:

@@ -413,6 +413,11 @@ def _blocks(
     noise.
     """
     return [
-        ShrinkageBlock(departed[kinds == i], curvature[kinds == i], carried[kinds == i], variance**0.5)
+        ShrinkageBlock(
+            departed=departed[kinds == i],
+            curvature=curvature[kinds == i],
+            carried=carried[kinds == i],
+            sigma=variance**0.5,
+        )
         for i in np.unique(kinds)
     ]

@@ -279,7 +279,12 @@ def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: flo
     cells = [slice(first, last) for first, last in pairwise(starts)]
     carried = np.maximum(expected, 1.0)
     blocks = [
-        ShrinkageBlock((noisy - expected)[cell_count], carried[cell_count], carried[cell_count], precision**-0.5)
+        ShrinkageBlock(
+            departed=(noisy - expected)[cell_count],
+            curvature=carried[cell_count],
+            carried=carried[cell_count],
+            sigma=precision**-0.5,
+        )
         for cell_count in cells
     ]
     target = expected.copy()
@@ -367,7 +372,12 @@ class Groups:
         of = (self.u, self.v)[place]
         number = int(of.max(initial=0)) + 1
         counts = np.asarray(np.bincount(of, side.counts, number), dtype=np.float64)
-        return Side(side.sizes, np.zeros((number, len(side.sizes)), np.int64), counts, np.arange(number))
+        return Side(
+            sizes=side.sizes,
+            profiles=np.zeros((number, len(side.sizes)), np.int64),
+            counts=counts,
+            of=np.arange(number),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -461,7 +471,7 @@ def rows_of_profiles(side: Side, of: NDArray[np.integer]) -> tuple[Side, Integer
     kinds, own = np.unique(of, return_inverse=True)
     counts = np.bincount(own, minlength=len(kinds)).astype(float)
     # sizes of the attributes, profiles, rows of each profile, profile of each row
-    return Side(side.sizes, side.profiles[kinds], counts, own.reshape(-1)), kinds
+    return Side(sizes=side.sizes, profiles=side.profiles[kinds], counts=counts, of=own.reshape(-1)), kinds
 
 
 def with_siblings(links: Integers, sides: tuple[Side, Side], expected: Floats | None, siblings: SiblingSums | None,

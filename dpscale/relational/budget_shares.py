@@ -189,7 +189,7 @@ def plan_shares(question: LinkProblem) -> Shares:
 def first_shares(question: LinkProblem) -> Shares:
     """Return shares of a first measurement, before the tables are released: unclipped features, FIRST of each sum."""
     u, v = (Features.of_side(side, None) for side in (question.u, question.v))
-    return Shares(u, v, _scaled(question, u, v, np.array(FIRST)), 0.0)
+    return Shares(u=u, v=v, precisions=_scaled(question, u, v, np.array(FIRST)), expected=0.0)
 
 
 def random_error(question: LinkProblem) -> float:
@@ -226,7 +226,12 @@ def _valued(question: LinkProblem, u: Expected, v: Expected, logits: Floats) -> 
     weights /= weights.sum()
     precisions = _scaled(question, u.features, v.features, np.where(weights < LEAST, 0.0, weights))
     effective = (precisions[0], 1e12 if question.known else precisions[1], precisions[2])
-    return Shares(u.features, v.features, precisions, sum(objective(u, v, effective, scales) for scales in PRIORS))
+    return Shares(
+        u=u.features,
+        v=v.features,
+        precisions=precisions,
+        expected=sum(objective(u, v, effective, scales) for scales in PRIORS),
+    )
 
 
 def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) -> tuple[float, float, float]:
@@ -269,7 +274,7 @@ def split(amount: Fraction, measure_links: bool, degrees: bool, siblings: bool =
     """Return the budget of the number of links (if `measure_links`), degrees, sibling sums and feature sums."""
     links, own = amount * LINKS * measure_links, amount * DEGREES * degrees
     left = amount - links - own
-    return Split(links, own, left * SIBLINGS * siblings, left * (1 - SIBLINGS * siblings))
+    return Split(links=links, degrees=own, siblings=left * SIBLINGS * siblings, sums=left * (1 - SIBLINGS * siblings))
 
 
 def degrees_squared(relation: str, bound: int, roles: int, sides: int) -> int:

@@ -212,7 +212,11 @@ def estimate_steps(noisy: Floats, now: Floats, tables: HistoryTables, sigma: flo
     for weight, cell_count in zip(weights, cells, strict=True):
         expected = now[cell_count] / weight
         carried = np.maximum(expected, 1.0)
-        blocks.append(ShrinkageBlock(noisy[cell_count] / weight - expected, carried, carried, sigma / weight))
+        blocks.append(
+            ShrinkageBlock(
+                departed=noisy[cell_count] / weight - expected, curvature=carried, carried=carried, sigma=sigma / weight
+            )
+        )
 
     target = np.concatenate([now[cell_count] / weight for weight, cell_count in zip(weights, cells, strict=True)])
     for block, cell_count, ridge in zip(blocks, cells, ridges(blocks, PRIOR), strict=True):
@@ -511,7 +515,7 @@ def _by_date(dates: Integers, own: Integers, stream: PublicStream) -> Integers:
 def _no_marginals(u: Side, v: Side) -> Cross:
     """Return a layout without any marginal."""
     first, second = (np.empty((len(side.profiles), 0), np.int64) for side in (u, v))
-    return Cross((), first, second, np.zeros(1, np.int64))
+    return Cross(columns=(), first=first, second=second, starts=np.zeros(1, np.int64))
 
 
 def _marginals(cross: Cross, one: Integers, two: Integers) -> Integers:

@@ -304,7 +304,13 @@ def shrink_sums(noisy: Floats, expected: Floats, curvature: Floats, carried: Flo
     """
     names, sigma = np.unique(kinds), 1 / math.sqrt(precision)
     blocks = [
-        ShrinkageBlock((noisy - expected)[kinds == i], curvature[kinds == i], carried[kinds == i], sigma) for i in names
+        ShrinkageBlock(
+            departed=(noisy - expected)[kinds == i],
+            curvature=curvature[kinds == i],
+            carried=carried[kinds == i],
+            sigma=sigma,
+        )
+        for i in names
     ]
     ridge, target = np.zeros(len(noisy)), noisy.copy()
     for i, own in zip(names, ridges(blocks, prior), strict=True):
@@ -333,7 +339,9 @@ def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, k
     `known` is that of `budget_shares.LinkProblem`.
     """
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    return _fit_model(Links(one.values, two.values, u.counts, v.counts, links), one, two, shares, sums, known).weights
+    return _fit_model(
+        Links(u=one.values, v=two.values, u_rows=u.counts, v_rows=v.counts, links=links), one, two, shares, sums, known
+    ).weights
 
 
 def _fit_model(model: Links, one: Expected, two: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:
@@ -351,7 +359,7 @@ def fit_sample(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known
     """Return the fit for a sample of rows instead of all profiles, weighted to have the same means of features."""
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
     (few_u, weights_u), (few_v, weights_v) = (sample(side, stream) for side in (one, two))
-    model = Links(few_u, few_v, weights_u * u.rows, weights_v * v.rows, links)
+    model = Links(u=few_u, v=few_v, u_rows=weights_u * u.rows, v_rows=weights_v * v.rows, links=links)
     return _fit_model(model, one, two, shares, sums, known)
 
 
@@ -493,7 +501,9 @@ def grouped_links(
     by_profile = own_u * (ends_u / np.maximum(mass, 1e-300))[of_u]
     each_u, each_v = scale * by_profile / u.counts, scale * ends_v / v.counts
 
-    return Grouped(scale * cells, _by_group(u, of_u), _by_group(v, of_v), each_u[u.of], each_v[v.of])
+    return Grouped(
+        links=scale * cells, u=_by_group(u, of_u), v=_by_group(v, of_v), u_ends=each_u[u.of], v_ends=each_v[v.of]
+    )
 
 
 def _factors(side: Expected, theta: Floats) -> Floats:
@@ -524,7 +534,7 @@ def _sum_weights(
 def _by_group(side: Side, groups: Integers) -> Side:
     of = groups[side.of]
     counts = np.bincount(of, minlength=int(groups.max()) + 1).astype(float)
-    return Side(side.sizes, side.profiles[:0], counts, of)
+    return Side(sizes=side.sizes, profiles=side.profiles[:0], counts=counts, of=of)
 
 
 def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:

@@ -221,7 +221,7 @@ def descend_slice(fit: Fit, cross: Cross, noisy: Floats, b: Floats, stream: Publ
     if links < 1:
         return b
 
-    own = Fit(u, v, links, False)
+    own = Fit(u=u, v=v, links=links, known=False)
     fitted = descend(own, cross, noisy * (links / fit.links), own.begin())
     return np.asarray(b + inside / fit.cap * (fitted - b))
 

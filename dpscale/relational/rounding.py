@@ -80,7 +80,7 @@ class Cross:
     def some(self, chosen: Sequence[int]) -> Cross:
         """Return a selection of marginals; their entries have unchanged positions."""
         one, two = (np.ascontiguousarray(codes[:, list(chosen)]) for codes in (self.first, self.second))
-        return Cross(tuple(self.columns[k] for k in chosen), one, two, self.starts)
+        return Cross(columns=tuple(self.columns[k] for k in chosen), first=one, second=two, starts=self.starts)
 
     def entries(self, k: int) -> slice:
         """Return the slice of marginal k."""

@@ -167,7 +167,13 @@ def _charge_of(run: Run, entry: str) -> Charge:
     terms = [run.manifest["job_sha256"], entry, {name: terms for name, (_, terms) in parts.items()}]
     digest = hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
     facts = _public_hashes(run) if entry != ALLOCATION else facts_of_totals(run.content.declared_domains)
-    return Charge(release_of_entry(run, entry), _total(parts), digest, facts, run.content.periods)
+    return Charge(
+        release=release_of_entry(run, entry),
+        cost=_total(parts),
+        digest=digest,
+        facts=facts,
+        periods=run.content.periods,
+    )
 
 
 def _recorded(run: Run, terms: Charge) -> dict[str, Any]:
@@ -234,7 +240,12 @@ def check_total(run: Run, cost: Cost, amount: float) -> None:
 def journal_of(part: Part, entry: str = "privacy") -> Journal:
     """Return the journal of the draws of a part under an entry of the ledger."""
     run = part.run
-    return Journal(part.name, release_of_entry(run, entry), lambda: charge(run, entry), lambda: open_ledger(run))
+    return Journal(
+        part=part.name,
+        release=release_of_entry(run, entry),
+        charge=lambda: charge(run, entry),
+        open_ledger=lambda: open_ledger(run),
+    )
 
 
 def is_charged(run: Run) -> bool:

@@ -115,9 +115,13 @@ def evidence_of(run: TablePart) -> Any:
     [(name, released)] = run.searched.items()
     cell_of = {str(value): cell for cell, value in enumerate(run.domain[name].values)}
     values = released["found"]
-    counts = SearchedCounts(name, np.array([cell_of[value["value"]] for value in values], np.int64),
-                            np.array([value["count"] for value in values]), released["error"] ** 2)  # fmt: skip
-    return SearchedEvidence(evidence.plan, evidence.variances, evidence.read, counts)
+    counts = SearchedCounts(
+        name=name,
+        cells=np.array([cell_of[value["value"]] for value in values], np.int64),
+        counts=np.array([value["count"] for value in values]),
+        variance=released["error"] ** 2,
+    )
+    return SearchedEvidence(plan=evidence.plan, variances=evidence.variances, read=evidence.read, searched=counts)
 
 
 def estimates_key(run: TablePart) -> str:

@@ -40,7 +40,7 @@ class OneTable(Content):
 
     def open_table(self, run: Run, declared: Domain, workload: Workload | None) -> Any:
         """Return the part of the table, with its workload if that is known."""
-        table = TablePart(run, "data", self.job.table, declared)
+        table = TablePart(run=run, name="data", job=self.job.table, declared=declared)
         if workload is not None and not declared.searches:
             vars(table)["workload"] = workload
         return table
@@ -49,7 +49,13 @@ class OneTable(Content):
     def prepare(cls, job: Job) -> NewRun:
         domain = job.table.read_domain()
         workload = job.table.build_workload(domain)
-        return NewRun(job, domain.to_files, job_entries(job.table, domain), domain, (domain, workload))
+        return NewRun(
+            job=job,
+            files=domain.to_files,
+            entries=job_entries(job.table, domain),
+            domain=domain,
+            inputs=(domain, workload),
+        )
 
     @classmethod
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:

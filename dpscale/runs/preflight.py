@@ -147,7 +147,7 @@ def check_first_release(job: Any, digest: str, fresh: bool) -> None:
     place = standing(job.privacy.ledger)
     if fresh or job.engine.seed is not None or is_address(place) or not there(place):
         return
-    entry = JobEntry(f"{DIGEST_VERSION}:{digest}", "not yet a release", "", job.files)
+    entry = JobEntry(digest=f"{DIGEST_VERSION}:{digest}", run="not yet a release", run_dir="", files=job.files)
     with suppress(TransientError), Ledger.open(place, create=False) as ledger:
         ledger.check_first(job.dataset, entry)
 

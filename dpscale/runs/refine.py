@@ -147,7 +147,14 @@ def plan_refinement(
     own = first.run.job if job is None else _check_job(read_job(job), first)
     refined, domain = _with_budget(own, first, epsilon, delta, privacy_cost), first.domain
     completes = job is not None or (first.refines or {"completes": False})["completes"]
-    return Refinement(first, refined, domain, refined.table.build_workload(domain), completes, job is not None)
+    return Refinement(
+        first=first,
+        job=refined,
+        domain=domain,
+        workload=refined.table.build_workload(domain),
+        completes=completes,
+        has_job=job is not None,
+    )
 
 
 def check_refinable(run: Run | Part) -> TablePart:

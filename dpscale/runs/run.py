@@ -388,7 +388,13 @@ class Run(StageRecords):
         """Job of the run as the ledger records it."""
         manifest = self.manifest
         digest = f"{manifest.get('job_version', 1)}:{manifest['job_sha256']}"
-        return JobEntry(digest, manifest["release"], str(self.path), self.job.files, bool(manifest.get("fresh")))
+        return JobEntry(
+            digest=digest,
+            run=manifest["release"],
+            run_dir=str(self.path),
+            files=self.job.files,
+            fresh=bool(manifest.get("fresh")),
+        )
 
     @property
     def parts(self) -> Mapping[str, Any]:

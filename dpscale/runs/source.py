@@ -336,7 +336,7 @@ def rows_beyond_bound(
     dropped = rows_beyond_rank(run, engine, table, groups, names, run.contribution_bound)
     totals = tuple(total for total in run.domain.totals if total.name in names)
     if totals:
-        request = TotalRequest(run.domain, tuple(names), totals, unit)
+        request = TotalRequest(domain=run.domain, names=tuple(names), numbers=totals, unit=unit)
         dropped = clip_unit_totals(engine, request, groups, dropped, run.job.engine.bytes, _read_lookup(run, engine))
     return send_dropped_rows(engine, dropped)
 

@@ -70,27 +70,78 @@ class Stage:
 
 
 TABLE = (
-    Stage("discover", "Find the cells that are not public, at a part of the budget.",
-          "domain", "domain/domain.toml", "dpscale.runs.stages.discover", spends=True, enabled_by="discovery"),
-    Stage("plan", "Choose what is measured; reads no data, spends nothing.",
-          "plan", "plan/plan.json", "dpscale.runs.stages.plan", needs=("discover",)),
-    Stage("units", "Count distinct units by cell, at a part of the budget.",
-          "units", "units/units.json", "dpscale.runs.stages.units", needs=("plan",), spends=True,
-          enabled_by="unit_counts"),
-    Stage("measure", "Count, charge the ledger and draw the noise of a planned run.",
-          "measurements", "measurements", "dpscale.runs.stages.measure", needs=("plan", "units"), spends=True),
-    Stage("reconstruct", "Write the answers of a measured run.",
-          "answers", "answers/index.parquet", "dpscale.runs.stages.reconstruct", needs=("plan", "measure")),
-    Stage("synthesize", "Draw synthetic rows from a measured run.",
-          "synthetic", "synthetic/_rows.json", "dpscale.runs.stages.synthesize", needs=("plan", "measure"),
-          enabled_by="synthesis"),
-    Stage("report", "Write the report of an answered run.",
-          "report.html", "report.html", "dpscale.runs.stages.report", needs=("plan", "reconstruct")),
-)  # fmt: skip
+    Stage(
+        name="discover",
+        help="Find the cells that are not public, at a part of the budget.",
+        folder="domain",
+        leaves="domain/domain.toml",
+        module="dpscale.runs.stages.discover",
+        spends=True,
+        enabled_by="discovery",
+    ),
+    Stage(
+        name="plan",
+        help="Choose what is measured; reads no data, spends nothing.",
+        folder="plan",
+        leaves="plan/plan.json",
+        module="dpscale.runs.stages.plan",
+        needs=("discover",),
+    ),
+    Stage(
+        name="units",
+        help="Count distinct units by cell, at a part of the budget.",
+        folder="units",
+        leaves="units/units.json",
+        module="dpscale.runs.stages.units",
+        needs=("plan",),
+        spends=True,
+        enabled_by="unit_counts",
+    ),
+    Stage(
+        name="measure",
+        help="Count, charge the ledger and draw the noise of a planned run.",
+        folder="measurements",
+        leaves="measurements",
+        module="dpscale.runs.stages.measure",
+        needs=("plan", "units"),
+        spends=True,
+    ),
+    Stage(
+        name="reconstruct",
+        help="Write the answers of a measured run.",
+        folder="answers",
+        leaves="answers/index.parquet",
+        module="dpscale.runs.stages.reconstruct",
+        needs=("plan", "measure"),
+    ),
+    Stage(
+        name="synthesize",
+        help="Draw synthetic rows from a measured run.",
+        folder="synthetic",
+        leaves="synthetic/_rows.json",
+        module="dpscale.runs.stages.synthesize",
+        needs=("plan", "measure"),
+        enabled_by="synthesis",
+    ),
+    Stage(
+        name="report",
+        help="Write the report of an answered run.",
+        folder="report.html",
+        leaves="report.html",
+        module="dpscale.runs.stages.report",
+        needs=("plan", "reconstruct"),
+    ),
+)
 
-ALLOCATE = Stage("allocate", "Divide the budget over tables and links, from a first measurement at a part of it.",
-                 "allocation", "allocation/allocation.json", "dpscale.runs.links.allocate", spends=True,
-                 enabled_by="allocation")  # fmt: skip
+ALLOCATE = Stage(
+    name="allocate",
+    help="Divide the budget over tables and links, from a first measurement at a part of it.",
+    folder="allocation",
+    leaves="allocation/allocation.json",
+    module="dpscale.runs.links.allocate",
+    spends=True,
+    enabled_by="allocation",
+)
 STAGES: dict[str, Stage] = {stage.name: stage for stage in TABLE}
 
 

@@ -106,7 +106,11 @@ class TablePart(Part):
             return []
         _, records = self.stages["units"].function("terms")(self)
         draws = {str(one["count"]): DrawFacts(str(one["count"])) for one in records}
-        return [Journaled("units", self.path / DRAWN_UNITS, lambda label: str(label["count"]), draws)]
+        return [
+            Journaled(
+                entry="units", folder=self.path / DRAWN_UNITS, name=lambda label: str(label["count"]), draws=draws
+            )
+        ]
 
     @property
     def spent(self) -> Cost:
@@ -370,7 +374,14 @@ class TablePart(Part):
         """Return the measurements of a release id and a snapshot of the data; cached."""
         if (release, snapshot) not in self._releases:
             rows, folder = self.planning_problem.rows_per_unit, self.measurements_path
-            opened = MeasurementStore(folder, release, snapshot, self.measurement_plan, rows, self.read_matching_key)
+            opened = MeasurementStore(
+                folder=folder,
+                release=release,
+                snapshot=snapshot,
+                measurement_plan=self.measurement_plan,
+                rows_per_unit=rows,
+                secret=self.read_matching_key,
+            )
             self._releases[release, snapshot] = opened
         return self._releases[release, snapshot]
 

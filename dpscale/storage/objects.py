@@ -221,7 +221,7 @@ def _store(url: str) -> tuple[Any, str]:
 def _found(url: str, root: str, entry: dict[str, Any]) -> Found:
     name = str(entry["name"])
     tag = next((str(entry[one]) for one in TAGS if entry.get(one) is not None), "")
-    return Found(_address(url, root, name), int(entry.get("size") or 0), _nanoseconds(entry), tag)
+    return Found(url=_address(url, root, name), size=int(entry.get("size") or 0), time=_nanoseconds(entry), tag=tag)
 
 
 def _address(url: str, root: str, name: str) -> str:

@@ -151,14 +151,14 @@ def _turned(key: bytes, block: int, content: bytes | memoryview) -> memoryview:
 
 
 def _named(use: Use, path: str, key: bytes, size: int) -> Sealed:
-    return Sealed(use, open(path, "rb"), key, size, path)
+    return Sealed(use=use, file=open(path, "rb"), key=key, size=size, path=path)
 
 
 def _restored(use: Use, content: bytes, key: bytes) -> Sealed:
     file = tempfile.TemporaryFile()  # noqa: SIM115
     file.write(content)
     file.flush()
-    return Sealed(use, file, key, len(content))
+    return Sealed(use=use, file=file, key=key, size=len(content))
 
 
 def end(use: Use) -> None:

@@ -138,7 +138,12 @@ def ancestral_sampler(model: GraphicalModel) -> AncestralSampler:
     one_ways = {name: model.marginal([name]) for name in names}
 
     return AncestralSampler(
-        names, tuple(model.groups[name].count for name in names), tuple(steps), tuple(within), one_ways, model.total
+        names=names,
+        sizes=tuple(model.groups[name].count for name in names),
+        steps=tuple(steps),
+        within=tuple(within),
+        ones=one_ways,
+        total=model.total,
     )
 
 
@@ -155,7 +160,12 @@ def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ..
     shares = np.where(shares.sum(axis=1, keepdims=True) > 0, shares, alone)
     ends = np.cumsum(shares, axis=1)
 
-    return Step(tuple(map(names.index, shared)), tuple(map(names.index, new)), shape, _to_steps(ends / ends[:, -1:]))
+    return Step(
+        given=tuple(map(names.index, shared)),
+        new=tuple(map(names.index, new)),
+        shape=shape,
+        ends=_to_steps(ends / ends[:, -1:]),
+    )
 
 
 def _within(model: GraphicalModel, name: str) -> Integers:
@@ -190,9 +200,11 @@ def read_ancestral(path: Path) -> AncestralSampler:
         index = json.loads(str(arrays["index"]))
         names = tuple(index["names"])
         steps = tuple(
-            Step(tuple(given), tuple(new), tuple(shape), arrays[f"step{i}"])
+            Step(given=tuple(given), new=tuple(new), shape=tuple(shape), ends=arrays[f"step{i}"])
             for i, (given, new, shape) in enumerate(index["steps"])
         )
         within = tuple(arrays[f"within{i}"] for i in range(len(names)))
         one_ways = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
-        return AncestralSampler(names, tuple(index["sizes"]), steps, within, one_ways, index["total"])
+        return AncestralSampler(
+            names=names, sizes=tuple(index["sizes"]), steps=steps, within=within, ones=one_ways, total=index["total"]
+        )

@@ -44,7 +44,9 @@ def refine_to_cells(
         others = coarse[:place] if is_first_round else coarse
         fine = [j for j in others if j != i and sizes[i] * sizes[j] <= len(rows)]
         initial = None if is_first_round else np.ascontiguousarray(out[:, i])
-        out[:, i] = _AttributeRefinement(targets, cells, rows, out, frozenset(fine), i).cells(stream, initial)
+        out[:, i] = _AttributeRefinement(
+            targets=targets, distribution=cells, rows=rows, refined=out, fine=frozenset(fine), i=i
+        ).cells(stream, initial)
     return out
 
 

@@ -91,7 +91,7 @@ def split_rows(rows: int, files: int) -> list[RowPart]:
     """Return the parts that are drawn together: one file or several small files, for more accurate counts."""
     parts = min(files, max(1, rows // LEAST_ROWS))
     firsts = [-(-number * files // parts) for number in range(parts + 1)]
-    return [RowPart(rows, files, first, after - first) for first, after in pairwise(firsts)]
+    return [RowPart(rows=rows, parts=files, number=first, files=after - first) for first, after in pairwise(firsts)]
 
 
 def draw(model: PairwiseModel, part: RowPart, release: str, larger: SetTargets | None = None) -> NDArray[np.int32]:

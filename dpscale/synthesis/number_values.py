@@ -215,7 +215,11 @@ class RowGroups:
     def select(self, chosen: Flags) -> RowGroups:
         """Return some of the rows."""
         return RowGroups(
-            np.ascontiguousarray(self.cells[chosen]), self.names, self.weights[chosen], self.scale, self.totals
+            cells=np.ascontiguousarray(self.cells[chosen]),
+            names=self.names,
+            weights=self.weights[chosen],
+            scale=self.scale,
+            totals=self.totals,
         )
 
     def present(self, one: GroupTargets) -> Floats:

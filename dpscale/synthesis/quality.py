@@ -191,7 +191,9 @@ def compare(
         departure = distance if reference is shares else _half_distance(of_rows, reference)
         slack = SLACK if known is not None or len(subset) < 3 else WIDE_SLACK
         limit = BEYOND * expected_distance(reference, rows) + slack
-        comparison = SetComparison(subset, distance, limit, departure, None, None)
+        comparison = SetComparison(
+            names=subset, distance=distance, limit=limit, departure=departure, standard_errors=None, probability=None
+        )
         if known is not None:
             test = _residual_test(known, of_rows * (total / of_rows.sum()), shares, total, rows)
             comparison = SetComparison(subset, distance, limit, departure, *test)

@@ -72,9 +72,12 @@ class RowCells:
         return cls({name: rows[:, at] for at, name in enumerate(names)}, nulls, len(rows))
 
     def select(self, chosen: Integers) -> RowCells:
-        return RowCells({name: own[chosen] for name, own in self.cells.items()},
-                        {name: own[chosen] for name, own in self.nulls.items()}, len(chosen),
-                        {name: (low[chosen], high[chosen]) for name, (low, high) in self.bounds.items()})  # fmt: skip
+        return RowCells(
+            cells={name: own[chosen] for name, own in self.cells.items()},
+            nulls={name: own[chosen] for name, own in self.nulls.items()},
+            count=len(chosen),
+            bounds={name: (low[chosen], high[chosen]) for name, (low, high) in self.bounds.items()},
+        )
 
     def satisfied(self, rule: ValueRule) -> Flags:
         """Return the rows whose cells alone satisfy a rule, or that have a null in it."""

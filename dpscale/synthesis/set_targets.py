@@ -264,7 +264,9 @@ def set_targets(
     for number, names in enumerate(wide_names):
         wide.of(wide_shares, number)[:] = np.maximum(wide_tables[names], 0) / model.total
 
-    return SetTargets(triples, _rounded(shares), wide, _rounded(wide_shares), tuple(columns))
+    return SetTargets(
+        triples=triples, shares=_rounded(shares), wide=wide, wide_shares=_rounded(wide_shares), laws=tuple(columns)
+    )
 
 
 def _larger_sets(sizes: Integers, rows: float, memory: int) -> list[tuple[int, ...]]:
@@ -332,4 +334,10 @@ def read_targets(path: Path) -> SetTargets:
         sizes = arrays["sizes"]
         wide, laws = (tuple(map(tuple, json.loads(str(arrays[name])))) for name in ("wide", "laws"))
         triples = TripleLayout(sizes, arrays["sets"])
-        return SetTargets(triples, arrays["shares"], SetLayout(sizes, wide), arrays["wide_shares"], laws)
+        return SetTargets(
+            triples=triples,
+            shares=arrays["shares"],
+            wide=SetLayout(sizes, wide),
+            wide_shares=arrays["wide_shares"],
+            laws=laws,
+        )

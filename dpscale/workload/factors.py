@@ -186,7 +186,11 @@ def _family_basis(family: Family, size: int, weights: Weights | None) -> Floats 
 def _wide_axis(family: Family, size: int, weights: Weights | None) -> Axis:
     check_wide(family, size)
     whole, square = wide_scale(family, size, weights)
-    return Axis(WideGram(f"{family.key}/{size}" + named(weights), size, weights, ((family, 1 / whole),)), whole, square)
+    return Axis(
+        WideGram(key=f"{family.key}/{size}" + named(weights), size=size, weights=weights, asked=((family, 1 / whole),)),
+        whole,
+        square,
+    )
 
 
 def named(weights: Weights | None) -> str:

@@ -26,7 +26,9 @@ from dpscale.workload.family import End, Family
 from dpscale.workload.parts import ArrayQueries, WorkloadPart, unit_of
 from dpscale.workload.predicates import FIELD, cell_predicate, query_matrix, range_predicate
 
-PREDICATE = End("predicate", "", "predicate that the query counts on this attribute", True)
+PREDICATE = End(
+    column="predicate", suffix="", description="predicate that the query counts on this attribute", is_text=True
+)
 TOTAL = "total"
 SUFFIX = ".npy"
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"  # it becomes the name of a folder
@@ -400,4 +402,6 @@ def weighted(part: WorkloadPart, each: Floats) -> ExplicitPart:
     if count * cells > MOST_ENTRIES:
         raise JobError("workload.weight", f"separate weights for {count} queries on {cells} cells",
                        f"at most {MOST_ENTRIES} entries", "use one weight for the set")  # fmt: skip
-    return ExplicitPart(part.domain, attributes, part.queries(attributes), each, part)
+    return ExplicitPart(
+        domain=part.domain, attributes=attributes, array=part.queries(attributes), each=each, origin=part
+    )

@@ -446,9 +446,14 @@ def part_of(
     checked = family.checked_for(domain, sets)
     if isinstance(checked, ProductFamily):
         units = [math.prod(checked.axis(name).unit_weight for name in names) for names in sets]
-        return ProductPart(domain, checked, sets, tuple(w * unit for w, unit in zip(weights, units, strict=True)))
+        return ProductPart(
+            domain=domain,
+            family=checked,
+            sets=sets,
+            weights=tuple(w * unit for w, unit in zip(weights, units, strict=True)),
+        )
     assert isinstance(checked, JointFamily)
-    return JointPart(domain, checked, sets, weights)
+    return JointPart(domain=domain, family=checked, sets=sets, weights=weights)
 
 
 def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:

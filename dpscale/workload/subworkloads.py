@@ -164,7 +164,9 @@ class RequestedResiduals:
             codes = np.stack([self._codes(places[:, list(left.kept)]) for left in lefts[0]], axis=1)
             terms = np.array([[left.term for left in one] for one in lefts], np.int32)[group]
             values = _multiplied(weights, lefts, group)
-            self._records[degree].append(_Records(codes, terms, values, self._turn, len(turns), same_degree))
+            self._records[degree].append(
+                _Records(codes=codes, terms=terms, values=values, first=self._turn, step=len(turns), turns=same_degree)
+            )
 
         self._turn += len(sets) * len(turns)
 
@@ -297,7 +299,15 @@ def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms:
     np.minimum.at(turned, which, turns)
     counts = np.bincount(which, minlength=len(firsts))
 
-    return Classes(members, which, terms_found, np.array(firsts, np.int64), lasts, turned, counts)
+    return Classes(
+        members=members,
+        which=which,
+        terms=terms_found,
+        firsts=np.array(firsts, np.int64),
+        lasts=lasts,
+        turns=turned,
+        counts=counts,
+    )
 
 
 def alike(rows: Integers) -> tuple[Integers, Integers]:
@@ -531,7 +541,11 @@ class _Split:
         attributes = tuple([self.domain.axis_names[i] for i in places.tolist()])
         factors = {key: self.factors[key] for term, _ in terms for key in term}
         return Subworkload(
-            attributes, self.domain.shape(attributes), self._weights_of(attributes), dict(terms), factors
+            attributes=attributes,
+            sizes=self.domain.shape(attributes),
+            weights=self._weights_of(attributes),
+            terms=dict(terms),
+            factors=factors,
         )
 
     def _kinds(self, role: Callable[[str], int]) -> NDArray[np.int64]:

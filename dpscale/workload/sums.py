@@ -262,7 +262,13 @@ class _Statistics(_OfNumber):
     def statistic(self) -> Statistic:
         low, high = self._number.cell_ends
         number = self._number
-        return Statistic(self.power, (low + high) / 2, number.half_range, float(number.rows_per_unit), number.clipped)
+        return Statistic(
+            power=self.power,
+            centre=(low + high) / 2,
+            half_range=number.half_range,
+            limit=float(number.rows_per_unit),
+            clipped=number.clipped,
+        )
 
     @property
     def planned_per_answer(self) -> int:

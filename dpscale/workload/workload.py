@@ -223,7 +223,17 @@ class Workload:
             texts, arrays = zip(*listed, strict=True)
             each = np.full(len(texts), _weight(weight))
             title = f"{label}{JOINT}"
-            self.parts.append(ExplicitPart(self.domain, names, np.stack(arrays), each, None, title, texts))
+            self.parts.append(
+                ExplicitPart(
+                    domain=self.domain,
+                    attributes=names,
+                    array=np.stack(arrays),
+                    each=each,
+                    origin=None,
+                    title=title,
+                    query_texts=texts,
+                )
+            )
 
         return self
 
@@ -355,7 +365,11 @@ class Workload:
 
         for value in each:
             _weight(float(value))
-        self.parts.append(ExplicitPart(self.domain, ordered, np.ascontiguousarray(array.transpose(axes)), each))
+        self.parts.append(
+            ExplicitPart(
+                domain=self.domain, attributes=ordered, array=np.ascontiguousarray(array.transpose(axes)), each=each
+            )
+        )
         return self
 
     def _use_domain(self, domain: Domain) -> None:

@@ -185,7 +185,7 @@ def read_design(domain: Domain, formula: str) -> Design:
 
     every = {name for column in (outcome, *columns) for name in column.names}
     known = {name: frames.known[name] for name in every if name in frames.known}
-    made = Design(domain, formula, outcome, columns, known)
+    made = Design(domain=domain, formula=formula, outcome=outcome, columns=columns, known=known)
     made.check_independent()
     return made
 
@@ -305,7 +305,7 @@ def _outcome(frames: Frames, text: str) -> DesignColumn:
     if numbers:
         if attributes or len(numbers) > 1 or QUOTED.sub(r"\1", text) != numbers[0]:
             raise unsupported(text)
-        return DesignColumn(numbers[0], (), np.ones(()), numbers)
+        return DesignColumn(name=numbers[0], attributes=(), values=np.ones(()), numbers=numbers)
 
     bare = QUOTED.sub(r"\1", text)
     if attributes == (bare,) and frames.domain[bare].kind not in (*NUMBERS, "boolean"):
@@ -350,7 +350,7 @@ def _columns(frames: Frames, text: str) -> Iterable[DesignColumn]:
         for place in places:
             name = spec.column_names[place]
             values = _finite(name, made[:, place]).reshape(frames.domain.shape(attributes))
-            yield DesignColumn(name, attributes, values, numbers)
+            yield DesignColumn(name=name, attributes=attributes, values=values, numbers=numbers)
 
 
 def _term_names(frames: Frames, term: Any) -> tuple[AttributeSet, tuple[str, ...]]:

@@ -141,8 +141,16 @@ def _linear(estimates: Estimates, design: Design, population: bool) -> Regressio
         sampling = "equal"
         values, vectors = np.linalg.eigh(gram)
         extra = residual / max(records - count, 1.0) * (vectors * np.maximum(values, 0)) @ vectors.T
-    score = LinearScore(moments, covariance, extra, places)
-    return RegressionFit(score, _best(score, beta), scales[-1] / scales[:-1], records, rsquared, True, sampling)
+    score = LinearScore(moments=moments, covariance=covariance, extra=extra, places=places)
+    return RegressionFit(
+        score=score,
+        best=_best(score, beta),
+        scale=scales[-1] / scales[:-1],
+        records=records,
+        rsquared=rsquared,
+        two_sided=True,
+        sampling=sampling,
+    )
 
 
 def _flat_columns(design: Design, columns: Sequence[DesignColumn], scales: Floats) -> Floats:
@@ -272,14 +280,30 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
         if not np.isfinite(covariance).all():  # of a model
             start = _root(rows, mean, numbers, sums, start)
         none = np.zeros((len(scales),) * 2)
-        score: Score = CellScore(np.concatenate([numbers, sums]), covariance, none, rows, mean)
+        score: Score = CellScore(
+            moments=np.concatenate([numbers, sums]), covariance=covariance, extra=none, design=rows, mean=mean
+        )
         return RegressionFit(
-            score, _best(score, start), 1 / scales, records, np.nan, False, "cells" if population else ""
+            score=score,
+            best=_best(score, start),
+            scale=1 / scales,
+            records=records,
+            rsquared=np.nan,
+            two_sided=False,
+            sampling="cells" if population else "",
         )
 
     beta = _root(rows, mean, numbers, sums, start)
     score = _local(estimates, design, whole * known, outcome, mean, beta, _all_cells(counts, known) * population)
-    return RegressionFit(score, _best(score, beta), 1 / scales, records, np.nan, True, "cells" if population else "")
+    return RegressionFit(
+        score=score,
+        best=_best(score, beta),
+        scale=1 / scales,
+        records=records,
+        rsquared=np.nan,
+        two_sided=True,
+        sampling="cells" if population else "",
+    )
 
 
 def _known(design: Design) -> np.ndarray:
@@ -366,11 +390,11 @@ def _local(
     shaped = queries.reshape(-1, *design.domain.shape(names))
     moments, covariance = joint_answers(estimates, [SetQueries(names, np.arange(len(queries)), shaped)], len(queries))
     covariance = covariance + (queries * sampled) @ queries.T
-    return LinearScore(moments, covariance, np.zeros((count, count)), places)
+    return LinearScore(moments=moments, covariance=covariance, extra=np.zeros((count, count)), places=places)
 
 
 def _best(score: Score, beta: Floats) -> Tested:
     """Return the least T near given coefficients; these without T if there is no covariance, or no noise."""
     if not np.isfinite(score.covariance).all() or np.trace(score.variance(beta)) <= 0:
-        return Tested(beta, 0.0, np.zeros(len(beta)), score.slope(beta, score.moments))
+        return Tested(beta=beta, value=0.0, score=np.zeros(len(beta)), slope=score.slope(beta, score.moments))
     return minimise(score, beta, range(len(beta)))

@@ -90,7 +90,10 @@ class RegressionResult:
     @cached_property
     def _profiles(self) -> list[Profile]:
         deviations = np.sqrt(np.maximum(np.diag(self._covariance), 0))
-        return [Profile(self._fit.score, self._fit.best, place, float(own)) for place, own in enumerate(deviations)]
+        return [
+            Profile(score=self._fit.score, best=self._fit.best, place=place, deviation=float(own))
+            for place, own in enumerate(deviations)
+        ]
 
     @cached_property
     def pvalues(self) -> Series:
@@ -198,4 +201,4 @@ def regression(answered: Answered, formula: str, family: str, population: bool) 
     """Return a regression on the estimates of a release."""
     design = read_design(answered.estimates.workload.domain, formula)
     fit = fit_regression(answered.estimates, design, family, population)
-    return RegressionResult(design, family, fit, answered.estimates.noise)
+    return RegressionResult(design=design, family=family, fit=fit, noise=answered.estimates.noise)

@@ -83,7 +83,9 @@ class Score(ABC):
         # the slope D at the adjusted moments; the derivative of T is 2 Dᵀ V⁻¹ s
         slope = self.slope(beta, self.moments - spread @ solved)
         whitened = np.linalg.solve(root, np.column_stack([score, slope]))
-        return Tested(beta, float(whitened[:, 0] @ whitened[:, 0]), whitened[:, 0], whitened[:, 1:])
+        return Tested(
+            beta=beta, value=float(whitened[:, 0] @ whitened[:, 0]), score=whitened[:, 0], slope=whitened[:, 1:]
+        )
 
     def delta_covariance(self, beta: Floats) -> Floats:
         """Return the covariance matrix of the coefficients to first order; nan if the design is singular."""
@@ -255,7 +257,7 @@ class Profile:
                 beta = moved
         beta[self.place] = value
         if _try(self.score, beta) is None:
-            return Tested(beta, math.inf, np.zeros(0), np.zeros((0, 0)))
+            return Tested(beta=beta, value=math.inf, score=np.zeros(0), slope=np.zeros((0, 0)))
         with np.errstate(all="ignore"):
             return minimise(self.score, beta, others)
 

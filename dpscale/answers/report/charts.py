@@ -402,7 +402,7 @@ def _weights(profile: Floats, names: Sequence[str]) -> Series:
     """Return the weights of at most `MOST_POINTS` cells in the middle of each."""
     cells = np.unique(np.linspace(0, len(profile) - 1, min(len(profile), MOST_POINTS)).astype(np.int64))
     label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    return Series(label, (cells + 0.5) / len(profile), profile[cells] * len(profile), "line")
+    return Series(name=label, x=(cells + 0.5) / len(profile), y=profile[cells] * len(profile), mark="line")
 
 
 def trace_plot(trace: Sequence[Mapping[str, Any]]) -> str:
@@ -420,7 +420,7 @@ def trace_plot(trace: Sequence[Mapping[str, Any]]) -> str:
     noise = np.array([row["expected_noise"] for row in trace])
     series = [
         Series("change of the selected marginal's estimate", places, moved),
-        Series("expected noise of its measurement", places, noise, "dash"),
+        Series(name="expected noise of its measurement", x=places, y=noise, mark="dash"),
     ]
     y = logarithmic_axis("L1 distance (records)", [moved, noise])
 

@@ -279,5 +279,7 @@ def strongest_associations(one: Domain, two: Domain, above: Integers, below: Int
             cells = above[one.names.index(a.name)] * b.size + below[two.names.index(b.name)]
             counts = np.bincount(cells, minlength=a.size * b.size).reshape(a.size, b.size)
             names = title_of(one, a.name), title_of(two, b.name)
-            found.append(Association(names, (words_of(a), words_of(b)), counts, cramers_v(counts)))
+            found.append(
+                Association(names=names, labels=(words_of(a), words_of(b)), counts=counts, strength=cramers_v(counts))
+            )
     return sorted((each for each in found if each.strength > 0), key=lambda each: -each.strength)[:STRONGEST]

@@ -160,7 +160,9 @@ def _rendered(section: Section, render_html: Callable[[], str]) -> Rendered:
             raise
         failure = kind_and_place(error)
         html = compile_template(shared_file("section-failed.html"))[0].render(section=section, why=failure)
-    return Rendered(section.name, section.title, section.listed, section.folded, html, failure)
+    return Rendered(
+        name=section.name, title=section.title, listed=section.listed, folded=section.folded, html=html, failure=failure
+    )
 
 
 def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: str, run: object) -> str:

@@ -148,7 +148,12 @@ def answered_levels(answered: Answered, own: Hierarchy) -> list[AnsweredLevel]:
             continue
         parents = own.ancestors(name, found[0].name) if found else np.zeros(0, np.int64)
         children = _children(parents, found[0].values, len(values)) if found else ()
-        found.insert(0, AnsweredLevel(name, domain[name].labels, values, errors, width, children))
+        found.insert(
+            0,
+            AnsweredLevel(
+                name=name, labels=domain[name].labels, values=values, errors=errors, width=width, children=children
+            ),
+        )
 
     return found
 

@@ -71,8 +71,10 @@ def series_plot(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | No
     names = [", ".join(one.shown[one.codes[cell]] for one in labels[1:]) or "all records" for cell in cells]
     places = np.arange(len(periods), dtype=np.float64)
     apart = APART * (np.arange(len(cells)) - (len(cells) - 1) / 2)
-    series = [Series(name, places + shift, values[:, cell], "line", (low[:, cell], high[:, cell]))
-              for name, cell, shift in zip(names, cells, apart, strict=True)]  # fmt: skip
+    series = [
+        Series(name=name, x=places + shift, y=values[:, cell], mark="line", ends=(low[:, cell], high[:, cell]))
+        for name, cell, shift in zip(names, cells, apart, strict=True)
+    ]
     ends = np.concatenate([np.zeros(1), low[:, cells].reshape(-1), high[:, cells].reshape(-1)])
     bottom, top = np.nanmin(ends), np.nanmax(ends)
     x = PeriodAxis(labels[0].title, -0.3, len(periods) - 0.7, labels=tuple(periods))

@@ -128,10 +128,17 @@ def statement_sheet(group: SheetGroup, name: str, sql: str, columns: Sequence[st
     """Return the sheet of the rows of a SELECT statement; `rows` are the first ones as texts."""
     address = f"select~{address_of_name(name)}"
     return Sheet(
-        group.place("tables", address), group, name, "", sql, [SheetColumn(title) for title in columns],
-        [{"labels": [(text, -1) for text in row]} for row in rows], table.num_rows,
-        FinishedTable(address, name, "", (), table), [kind for kind in DOWNLOADS if kind in FORMATS],
-    )  # fmt: skip
+        address=group.place("tables", address),
+        group=group,
+        title=name,
+        unit="",
+        statement=sql,
+        columns=[SheetColumn(title) for title in columns],
+        rows=[{"labels": [(text, -1) for text in row]} for row in rows],
+        size=table.num_rows,
+        finished=FinishedTable(name=address, title=name, unit="", attributes=(), table=table),
+        formats=[kind for kind in DOWNLOADS if kind in FORMATS],
+    )
 
 
 def sheets(group: SheetGroup, published: Mapping[str, Published], limit: float, minimum: int) -> Iterator[Sheet]:
@@ -185,7 +192,7 @@ def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
         own = next((one for one in known.values() if label_column(one.name) == name), Dimension(name, name, ()))
         values, codes = coded(table[name])
         title = group.period.words.title or name if group.period and not labels else own.title
-        labels.append(SheetLabels(name, title, replace(own, values=values).labels, codes))
+        labels.append(SheetLabels(name=name, title=title, shown=replace(own, values=values).labels, codes=codes))
 
     figures = {name: _floats(table, name) for name in FIGURES}
     order = np.arange(table.num_rows)
@@ -195,11 +202,20 @@ def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
     rows, axis = _rows(figures, table["flag"].to_pylist(), labels, order[:MOST_SHOWN], unit)
     columns = [SheetColumn(one.title, one.shown if len(one.shown) <= MOST_FILTERED else ()) for one in labels]
     return Sheet(
-        group.place("tables", finished.name), group, title, unit,
-        _statement(group, finished), columns, rows,
-        table.num_rows, finished, tuple(DOWNLOADS), axis, None if group.period else cross_table(labels, figures),
-        series_plot(labels, figures, unit) if group.period else "",
-    )  # fmt: skip
+        address=group.place("tables", finished.name),
+        group=group,
+        title=title,
+        unit=unit,
+        statement=_statement(group, finished),
+        columns=columns,
+        rows=rows,
+        size=table.num_rows,
+        finished=finished,
+        formats=tuple(DOWNLOADS),
+        ticks=axis,
+        cross=None if group.period else cross_table(labels, figures),
+        series=series_plot(labels, figures, unit) if group.period else "",
+    )
 
 
 def _floats(table: pa.Table, name: str) -> Floats | None:

@@ -33,7 +33,9 @@ def wizard(data: str, no_browser: bool, minutes: int, **written: Any) -> None:
 
     click.echo(WARNING, err=True)
     origin = read_origin(data, written)
-    guide = Guide(make_sketch(data, origin.dialect, origin.format), data, written, Path.cwd())
+    guide = Guide(
+        sketch=make_sketch(data, origin.dialect, origin.format), data=data, written=written, folder=Path.cwd()
+    )
     with WizardServer(guide) as server, suppress(KeyboardInterrupt):
         click.echo(f"open this address, which works once: {server.address}")
         click.echo(f"it ends with Finish in the page, Ctrl-C, or {minutes} minutes without a request")

@@ -167,10 +167,12 @@ class AdaptivePlan:
 
     @property
     def rounds(self) -> AimRounds:
-        return AimRounds(self.setting, self._first, self.earlier, self.period)
+        return AimRounds(setting=self.setting, first=self._first, earlier=self.earlier, period=self.period)
 
     def evidence(self, taken: DecisionValues) -> AdaptiveEvidence:
-        return AdaptiveEvidence(self.workload, self.setting, self.estimating, taken, self.earlier)
+        return AdaptiveEvidence(
+            workload=self.workload, setting=self.setting, estimating=self.estimating, taken=taken, earlier=self.earlier
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,11 +304,19 @@ def make_setting(
     weights: Iterable[int] = whole_weights(targets) if weighted else ()
     named: tuple[AttributeSet, ...] = tuple(targets)
 
-    return Setting(sizes, named, Fraction(problem.budget.amount), problem.rows_per_unit, schedule, estimator,
-                   tuple(weights), strategies(problem.workload) if cumulated else {},
-                   QueryCandidates.of(problem.workload.domain, problem.workload.parts),
-                   _levels_above(problem.workload.domain) if coarser else {},
-                   _known(problem.workload.domain))  # fmt: skip
+    return Setting(
+        sizes=sizes,
+        targets=named,
+        beta=Fraction(problem.budget.amount),
+        rows_per_unit=problem.rows_per_unit,
+        schedule=schedule,
+        estimator=estimator,
+        target_weights=tuple(weights),
+        strategies=strategies(problem.workload) if cumulated else {},
+        queries=QueryCandidates.of(problem.workload.domain, problem.workload.parts),
+        above=_levels_above(problem.workload.domain) if coarser else {},
+        is_known=_known(problem.workload.domain),
+    )
 
 
 def _known(domain: Domain) -> Callable[[AttributeSet], bool]:
@@ -422,4 +432,15 @@ def adaptive_mechanism(
     def follows(stored: AdaptivePlan, problem: PlanningProblem, given: Any) -> bool:
         return follows_from(stored, lambda: plan(problem, given))
 
-    return Mechanism(name, options, plan, read, forms, follows, version, resumes, data_independent=False, **others)
+    return Mechanism(
+        name=name,
+        Options=options,
+        plan=plan,
+        read=read,
+        forms=forms,
+        follows=follows,
+        version=version,
+        resumes=resumes,
+        data_independent=False,
+        **others,
+    )

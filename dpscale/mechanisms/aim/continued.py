@@ -242,7 +242,15 @@ def read_state(folder: Path, setting: Setting, costs: Instalments) -> EarlierSta
     residuals = Residuals({name: group.count for name, group in groups.items()}).updated(measured)
     by_cell = frozenset(tuple(names) for names in record["by_cell"])
 
-    return EarlierState(setting, costs, Fraction(record["beta"]), counts, groups, residuals, by_cell)
+    return EarlierState(
+        setting=setting,
+        instalments=costs,
+        beta=Fraction(record["beta"]),
+        counts=counts,
+        groups=groups,
+        residuals=residuals,
+        by_cell=by_cell,
+    )
 
 
 def _noisy(values: Floats, variance: float, name: str, setting: Setting) -> NoisyCounts:
@@ -250,4 +258,4 @@ def _noisy(values: Floats, variance: float, name: str, setting: Setting) -> Nois
     return NoisyCounts(values, variance) if strategy is None else StrategyCounts(values, variance, strategy)
 
 
-POOLING = Pooling(pack, next_plan, continued_plan, accepts, other_workloads=False)
+POOLING = Pooling(pack=pack, plan=next_plan, read=continued_plan, accepts=accepts, other_workloads=False)

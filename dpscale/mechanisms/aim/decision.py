@@ -345,7 +345,16 @@ def _read_request(
     block = strategy_of(tuple(names), inside, by_cell, strategy)
     draw = restored_gaussian(int(multiplier), int(variance), block.squared_l2_sensitivity, setting.rows_per_unit)
 
-    return ResidualRequest(number, rank, chosen[rank], tuple(names), inside, draw, by_cell, strategy)
+    return ResidualRequest(
+        round=number,
+        rank=rank,
+        source=chosen[rank],
+        names=tuple(names),
+        groups=inside,
+        draw=draw,
+        by_cell=by_cell,
+        strategy=strategy,
+    )
 
 
 def _check(decision: AimDecision, setting: Setting) -> None:

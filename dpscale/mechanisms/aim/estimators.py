@@ -139,7 +139,14 @@ class EntropyEstimator:
         previous: FittedEstimates | None = None,
     ) -> EntropyEstimates:
         """Return estimates of largest entropy that fit all that was measured."""
-        return EntropyEstimates(counts, groups, residuals, candidates, self.chains, self.rules)
+        return EntropyEstimates(
+            counts=counts,
+            groups=groups,
+            residuals=residuals,
+            candidates=candidates,
+            chains=self.chains,
+            rules=self.rules,
+        )
 
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
@@ -327,7 +334,7 @@ class GraphicalEstimator:
     ) -> GraphicalEstimates:
         """Return the graphical model that fits all that was measured, starting from the previous model."""
         before = previous.model if isinstance(previous, GraphicalEstimates) else None
-        return GraphicalEstimates(counts, groups, residuals, self.close, before)
+        return GraphicalEstimates(counts=counts, groups=groups, residuals=residuals, close=self.close, start=before)
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,7 +387,9 @@ def _coarse(model: GraphicalModel, groups: Mapping[str, Groups], names: Attribut
 
 def _of_cells(name: str, rows: Floats | None, values: Floats, variance: float) -> Observed:
     cells = len(values) if rows is None else rows.shape[1]
-    return Observed((name,), (every_cell(cells),), (rows,), values, variance)
+    return Observed(
+        attributes=(name,), groups=(every_cell(cells),), operators=(rows,), values=values, variance=variance
+    )
 
 
 def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> list[Observed]:
@@ -392,5 +401,13 @@ def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals)
     for names, values in residuals.values.items():
         inside = tuple(groups[name] for name in names)
         centring = tuple(np.eye(one.count) - 1 / one.count for one in inside)
-        found.append(Observed(names, inside, centring, np.asarray(values), 1 / residuals.precision(names)))
+        found.append(
+            Observed(
+                attributes=names,
+                groups=inside,
+                operators=centring,
+                values=np.asarray(values),
+                variance=1 / residuals.precision(names),
+            )
+        )
     return found

@@ -46,7 +46,15 @@ class PeriodState(AimState):
         if self.done or self.measured or not pairs:
             return None
         return AimSelection(
-            1, (), {}, self.groups, 0, Fraction(0), self.left / len(pairs), 0.0, self.setting.rows_per_unit
+            round=1,
+            candidates=(),
+            weights={},
+            groups=self.groups,
+            count=0,
+            beta=Fraction(0),
+            step=self.left / len(pairs),
+            penalty=0.0,
+            rows_per_unit=self.setting.rows_per_unit,
         )
 
     def decide(self, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:

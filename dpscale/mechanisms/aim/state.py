@@ -161,8 +161,17 @@ class AimState:
     def measuring(self, step: Fraction) -> AimSelection:
         """Return the selection of a round that selects nothing and spends at most β `step` on each measurement."""
         step = min(step, self.left / max(len(self.due), 1))
-        return AimSelection(self.measured + 1, (), self.setting.weights, self.groups, 0, Fraction(0), step, 0.0,
-                            self.setting.rows_per_unit)  # fmt: skip
+        return AimSelection(
+            round=self.measured + 1,
+            candidates=(),
+            weights=self.setting.weights,
+            groups=self.groups,
+            count=0,
+            beta=Fraction(0),
+            step=step,
+            penalty=0.0,
+            rows_per_unit=self.setting.rows_per_unit,
+        )
 
     @cached_property
     def selection(self) -> AimSelection | None:
@@ -185,8 +194,18 @@ class AimState:
         candidates: tuple[AttributeSet, ...] = () if back else _choices(self)
         cost = Fraction(0) if back else schedule.selecting * step
 
-        return AimSelection(self.measured + 1, candidates, setting.weights, self.groups, count, cost, step - cost,
-                            _penalty(self), setting.rows_per_unit, setting.classes(self.groups))  # fmt: skip
+        return AimSelection(
+            round=self.measured + 1,
+            candidates=candidates,
+            weights=setting.weights,
+            groups=self.groups,
+            count=count,
+            beta=cost,
+            step=step - cost,
+            penalty=_penalty(self),
+            rows_per_unit=setting.rows_per_unit,
+            classes=setting.classes(self.groups),
+        )
 
     def _law_selection(self, degree: int) -> AimSelection:
         """Return the selection of one law of a degree, or of none.
@@ -197,8 +216,18 @@ class AimState:
         setting, sets = self.setting, self.laws[degree]
         step = min(setting.law_budget / LAW_STEPS, self.left)
         cost = LAW_SELECTING * step
-        return AimSelection(self.measured + 1, (*sets, *[()] * len(sets)), dict.fromkeys(sets, 1), self.groups, 1,
-                            cost, step - cost, 1.0, setting.rows_per_unit, price=math.log(len(sets)))  # fmt: skip
+        return AimSelection(
+            round=self.measured + 1,
+            candidates=(*sets, *[()] * len(sets)),
+            weights=dict.fromkeys(sets, 1),
+            groups=self.groups,
+            count=1,
+            beta=cost,
+            step=step - cost,
+            penalty=1.0,
+            rows_per_unit=setting.rows_per_unit,
+            price=math.log(len(sets)),
+        )
 
     def decide(self, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
         """Return the measurements of a round from its selected sets.
@@ -230,7 +259,14 @@ class AimState:
                 precisions[request.names] = precisions.get(request.names, 0.0) + 1 / request.variance
 
         requests.sort(key=lambda request: setting.place(request.source))  # the worker of a shard then writes few files
-        return AimDecision(selection.round, tuple(chosen), selection.beta, selection.step, self.groups, tuple(requests))
+        return AimDecision(
+            round=selection.round,
+            chosen=tuple(chosen),
+            beta=selection.beta,
+            step=selection.step,
+            groups=self.groups,
+            requests=tuple(requests),
+        )
 
     def updated(self, decision: AimDecision, values: Sequence[Floats]) -> Self:
         """Return the state with a round's measurements in its estimates; the next step is not determined yet.
@@ -261,8 +297,15 @@ class AimState:
         costs = _costs_of(self, decision.chosen, decision.step)
         effects = [_effect(self, after, names, costs) if names else (0.0, 0.0) for names in decision.chosen]
         moved, noise = zip(*effects, strict=True)
-        note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.is_one_way, decision.beta,
-                     0 if decision.is_one_way else self.law_degree)  # fmt: skip
+        note = Round(
+            chosen=decision.chosen,
+            step=decision.step + decision.beta,
+            moved=moved,
+            expected_noise=noise,
+            is_one_way=decision.is_one_way,
+            selection_cost=decision.beta,
+            law_degree=0 if decision.is_one_way else self.law_degree,
+        )
         same = decision.is_one_way or note.law_degree
         step = self.step if same else self.setting.schedule.next_step(note.step, moved, noise)
 
@@ -313,7 +356,14 @@ def _one_way_decision(setting: Setting, number: int, cost: Fraction, groups: Map
         one_way_request((number, rank), name, cell, beta, setting.rows_per_unit, setting.strategies.get(name))
         for rank, (name, cell, beta) in enumerate(zip(setting.names, cells, costs, strict=True))
     )
-    return AimDecision(number, tuple((name,) for name in setting.names), Fraction(0), cost, groups, requests)
+    return AimDecision(
+        round=number,
+        chosen=tuple((name,) for name in setting.names),
+        beta=Fraction(0),
+        step=cost,
+        groups=groups,
+        requests=requests,
+    )
 
 
 def _costs(setting: Setting, cells: Sequence[int], mean: Fraction) -> list[Fraction]:

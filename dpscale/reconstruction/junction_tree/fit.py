@@ -427,4 +427,10 @@ class _Problem:
 
     def model(self, potentials: Parts, gap: float) -> GraphicalModel:
         factors = {names: potentials[names] for names in self.sets}
-        return GraphicalModel(self.groups, factors, {name: potentials[name,] for name in self.sizes}, self.total, gap)
+        return GraphicalModel(
+            groups=self.groups,
+            factors=factors,
+            cells={name: potentials[name,] for name in self.sizes},
+            total=self.total,
+            gap=gap,
+        )

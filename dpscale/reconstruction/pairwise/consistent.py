@@ -107,7 +107,13 @@ def _sweep_population(pairwise: PairwiseModel, release: str, part: tuple[int, In
     stream = PublicStream(release, f"consistent {number}" if number else "consistent")
     counts = targets.shares * len(rows)
     sweeper = Sweeper(
-        targets.layout, targets.ones, rows.copy(), counts, pairwise.theta.copy(), targets.layout.used, stream
+        layout=targets.layout,
+        ones=targets.ones,
+        rows=rows.copy(),
+        target_counts=counts,
+        theta=pairwise.theta.copy(),
+        active=targets.layout.used,
+        stream=stream,
     )
     for beta in BETAS:
         sweeper.sweep(beta)

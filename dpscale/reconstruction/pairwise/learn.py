@@ -162,7 +162,7 @@ def pair_targets(model: LowOrder, memory: int) -> PairTargets:
         layout.of(shares, i, j)[:] = _rounded(independent if table is None else np.asarray(table) / model.total)
         known[i, j] = known[j, i] = key in model.measured
 
-    return PairTargets(layout, ones, shares, known)
+    return PairTargets(layout=layout, ones=ones, shares=shares, known=known)
 
 
 def _rounded(shares: Floats) -> Floats:
@@ -388,7 +388,15 @@ def _learn_population(targets: PairTargets, release: str, start: Start, part: tu
     layout, stream = targets.layout, PublicStream(release, f"learn {number}" if number else "learn")
     rows, theta = start(targets, count, stream)
     target_counts = targets.shares * count
-    sweeper = Sweeper(layout, targets.ones, rows, target_counts, theta, targets.known, stream)
+    sweeper = Sweeper(
+        layout=layout,
+        ones=targets.ones,
+        rows=rows,
+        target_counts=target_counts,
+        theta=theta,
+        active=targets.known,
+        stream=stream,
+    )
     measured, sampled = layout.within(targets.known), np.zeros((2, layout.cells))
 
     for sweep, beta in enumerate(BETAS):
@@ -483,7 +491,7 @@ def read_pairwise(path: Path) -> tuple[PairwiseModel, CellDistribution, float]:
         index: dict[str, Any] = json.loads(str(arrays["index"]))
         names = tuple(index["names"])
         layout = PairLayout(names, arrays["sizes"], arrays["used"])
-        targets = PairTargets(layout, arrays["ones"], arrays["shares"], arrays["known"])
+        targets = PairTargets(layout=layout, ones=arrays["ones"], shares=arrays["shares"], known=arrays["known"])
         pairwise = PairwiseModel(targets, arrays["theta"], arrays["rows"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}

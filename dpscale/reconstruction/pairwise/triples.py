@@ -105,7 +105,13 @@ def _sample_population(
     (number, rows), targets, layout = part, pairwise.targets, pairwise.targets.layout
     stream = PublicStream(release, f"triples {number}" if number else "triples")
     sweeper = Sweeper(
-        layout, targets.ones, rows.copy(), targets.shares * len(rows), pairwise.theta, targets.known, stream
+        layout=layout,
+        ones=targets.ones,
+        rows=rows.copy(),
+        target_counts=targets.shares * len(rows),
+        theta=pairwise.theta,
+        active=targets.known,
+        stream=stream,
     )
     places = {name: place for place, name in enumerate(layout.names)}
     indices = [tuple(places[name] for name in names) for names in sets]

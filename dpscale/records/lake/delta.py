@@ -46,7 +46,15 @@ def read(path: str, version: int | None) -> Lake:
     commit = below(root, f"_delta_log/{made:020}.json")
     columns = tuple(name for name in names if name not in table.metadata().partition_columns)
 
-    return Lake("delta", str(table.metadata().id), made, commit, root, _files(table, root), columns)
+    return Lake(
+        kind="delta",
+        uuid=str(table.metadata().id),
+        version=made,
+        commit=commit,
+        root=root,
+        files=_files(table, root),
+        columns=columns,
+    )
 
 
 def _check_protocol(table: Any) -> None:

@@ -41,8 +41,16 @@ def read(path: str, version: int | None) -> Lake:
     columns = tuple(field.name for field in schema.fields if not field.required and field.name not in unsure)
     files = tuple(_file(table, schema, task) for task in table.scan(snapshot_id=found.snapshot_id).plan_files())
 
-    return Lake("iceberg", str(table.metadata.table_uuid), found.snapshot_id, plain_path(found.manifest_list),
-                plain_path(table.location()), files, columns, unsure)  # fmt: skip
+    return Lake(
+        kind="iceberg",
+        uuid=str(table.metadata.table_uuid),
+        version=found.snapshot_id,
+        commit=plain_path(found.manifest_list),
+        root=plain_path(table.location()),
+        files=files,
+        columns=columns,
+        unsure=unsure,
+    )
 
 
 def _metadata(path: str) -> str:

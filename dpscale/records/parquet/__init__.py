@@ -117,7 +117,13 @@ class OpenParquet(OpenFile):
                 if data is None:
                     yield from self._plainly(columns, [number], ids)
                 else:
-                    yield from self._group(Group(self, data, number, wanted, domain), Decoded, number, columns, ids)
+                    yield from self._group(
+                        Group(source=self, data=data, number=number, names=wanted, domain=domain),
+                        Decoded,
+                        number,
+                        columns,
+                        ids,
+                    )
 
     def _check_pages(self, columns: Sequence[str], number: int) -> None:
         """Raise DataError if a page of some columns is too large to be unpacked; its header states its size.

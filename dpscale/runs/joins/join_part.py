@@ -131,11 +131,30 @@ class JoinedTable(TablePart):
         if section.bound is not None:
             nulls, child_nulls = section.policies
             hops = tuple((_hop(hop), *hop.columns) for hop in section.through or ())
-            return CountLookup(section.link, at, key, table, tuple(section.attributes.items()), section.bound,
-                               (nulls, child_nulls), onward, hops, **common)  # fmt: skip
+            return CountLookup(
+                link=section.link,
+                at=at,
+                key=key,
+                table=table,
+                wanted=tuple(section.attributes.items()),
+                bound=section.bound,
+                policies=(nulls, child_nulls),
+                far=onward,
+                through=hops,
+                **common,
+            )
         nulls, dangling, key_nulls, duplicates = section.policies
         policies = nulls, dangling, key_nulls, duplicates
-        return RowLookup(section.link, at, key, table, section.attributes, policies, onward, **common)
+        return RowLookup(
+            link=section.link,
+            at=at,
+            key=key,
+            table=table,
+            source=section.attributes,
+            policies=policies,
+            onward=onward,
+            **common,
+        )
 
     def _distinct(self, table: Table, engine: Engine) -> Table:
         """Return the table without repeated pairs: a pair is a unit, of which all rows but the first are dropped.

@@ -216,7 +216,12 @@ class FirstMeasurement:
         ]
         used = sum(part for part, measured in kinds if measured)
         sums = self.amount * (1 - used) / len(self.job.link)
-        return FirstBudget(self.job, self.neighbours, link, Split(links, Fraction(0), Fraction(0), sums))
+        return FirstBudget(
+            job=self.job,
+            neighbours=self.neighbours,
+            link=link,
+            own=Split(links=links, degrees=Fraction(0), siblings=Fraction(0), sums=sums),
+        )
 
     @cached_property
     def bounded_links(self) -> list[LinkSection]:
@@ -399,7 +404,12 @@ class FirstMeasurement:
         """Return the draws of a table, of a link or of degrees, which are a part each on the ledger."""
         run = self.run
         release = release_of_entry(run.run, ALLOCATION)
-        journal = Journal(folder, release, lambda: charge(run.run, ALLOCATION), lambda: open_ledger(run.run))
+        journal = Journal(
+            part=folder,
+            release=release,
+            charge=lambda: charge(run.run, ALLOCATION),
+            open_ledger=lambda: open_ledger(run.run),
+        )
         return link_draws(run, run.path / "allocation" / folder, name, journal, release)
 
     def _drawn(self, draws: LinkDraws, name: str, draw: GaussianDraw, compute: Callable[[], Integers]) -> Floats:
@@ -421,7 +431,9 @@ class FirstMeasurement:
 def division_journal(run: Run) -> Journal:
     """Return the journal of the division of the budget: other shares under the same release are refused."""
     release = release_of_entry(run, ALLOCATION)
-    return Journal("division", release, lambda: charge(run, ALLOCATION), lambda: open_ledger(run))
+    return Journal(
+        part="division", release=release, charge=lambda: charge(run, ALLOCATION), open_ledger=lambda: open_ledger(run)
+    )
 
 
 def division_digest(run: Run) -> str:

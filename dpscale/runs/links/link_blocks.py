@@ -120,7 +120,7 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
     bound.
     """
     u, v = profiles[0].side, profiles[1].side
-    drawing = Drawing(run, link, (u, v), measured)
+    drawing = Drawing(run=run, link=link, sides=(u, v), measured=measured)
     assert measured.shares is not None
     sums, links, bound, groups = Sums(*measured.sums), drawing.links, drawing.bounds[0], None  # bound of parents
 
@@ -139,8 +139,16 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
                else distribution(noisy, u.rows, measured.sigma, links))  # fmt: skip
 
     blocks = -(-v.rows // BLOCK_ROWS)
-    model = ChildModel((u, v), expected, groups, bound, law, noisy is not None, sibling_target(measured),
-                       MOST // blocks)  # fmt: skip
+    model = ChildModel(
+        sides=(u, v),
+        expected=expected,
+        groups=groups,
+        bound=bound,
+        law=law,
+        by_profile=noisy is not None,
+        siblings=sibling_target(measured),
+        most=MOST // blocks,
+    )
 
     parent_ends = [block * u.rows // blocks for block in range(blocks + 1)]
     child_ends, link_ends = ([int(total * end // u.rows) for end in parent_ends] for total in (v.rows, int(links)))
@@ -148,7 +156,13 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
     for (first, last), (begin, end) in zip(pairwise(link_ends), pairwise(child_ends), strict=True):
         links_of_blocks.append(min(last - first, end - begin))  # a child has at most one link
     return LinkBlocks(
-        run.manifest["release"], link, run.path / FOLDER, profiles, model, tuple(child_ends), tuple(links_of_blocks)
+        release=run.manifest["release"],
+        link=link,
+        folder=run.path / FOLDER,
+        profiles=profiles,
+        model=model,
+        ends=tuple(child_ends),
+        numbers=tuple(links_of_blocks),
     )
 
 

@@ -202,7 +202,14 @@ def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: Keye
     degrees = np.bincount(rows[:, 0], minlength=len(parents.codes))  # before links are cut
     if link.parent in neighbours.rows or neighbours.replaces:  # else a child has one parent, which is unbounded
         rows = rows[_bounded(rows, keys, other, link, neighbours, degrees)]
-    return ExactLinks(rows, parents.codes, children.codes, (parents.words, child_keys), degrees, order)
+    return ExactLinks(
+        rows=rows,
+        parents=parents.codes,
+        children=children.codes,
+        words=(parents.words, child_keys),
+        unbounded=degrees,
+        ranks=order,
+    )
 
 
 def _count_pairs(first: Integers, second: Integers, shape: tuple[int, int]) -> Any:

@@ -101,4 +101,4 @@ class LinkDraws:
 def link_draws(run: LinkedTables, folder: Path, name: str, journal: Journal, release: str) -> LinkDraws:
     """Return the draws in a folder under a release."""
     head = {"release": release, "snapshot": str(run.manifest["snapshot"])}
-    return LinkDraws(StoredDraws(folder, head), name, journal, run.run.secret.read)
+    return LinkDraws(values=StoredDraws(folder, head), name=name, journal=journal, secret=run.run.secret.read)

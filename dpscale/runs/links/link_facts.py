@@ -149,10 +149,19 @@ def stored_draws_of(piece: LinkBudget, folder: Path) -> Journaled:
         files = [f"{ROUND}-{number:02d}.json" for number in range(len(rounds))]
         files += [] if piece.link.rounds else [ROUNDS]
         selections = list(_selections(piece, loop, rounds))
-        return Journaled("privacy", folder, draw_name, draws | _round_draws(piece, rounds), selections, [*files, DRAWN])
+        return Journaled(
+            entry="privacy",
+            folder=folder,
+            name=draw_name,
+            draws=draws | _round_draws(piece, rounds),
+            selections=selections,
+            others=[*files, DRAWN],
+        )
     if piece.modelled:
         draws |= _planned_sums(piece, folder)
-    return Journaled("privacy", folder, draw_name, draws, (), ["shares.json", DRAWN])
+    return Journaled(
+        entry="privacy", folder=folder, name=draw_name, draws=draws, selections=(), others=["shares.json", DRAWN]
+    )
 
 
 def _planned_sums(piece: LinkBudget, folder: Path) -> dict[str, DrawFacts]:

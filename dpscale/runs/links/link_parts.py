@@ -299,14 +299,28 @@ def read_parts(engine: Engine, job: Job, link: LinkSection, neighbours: Neighbou
     check_families(engine, job, link)
     policy = ChildPolicy.of(job, link, neighbours) if link.via is None else None
     with ExitStack() as ending:
-        plan = PartPlan(link, neighbours, policy, job.duplicates(link.parent), ending.enter_context(engine.scratch()))
+        plan = PartPlan(
+            link=link,
+            neighbours=neighbours,
+            policy=policy,
+            duplicates=job.duplicates(link.parent),
+            use=ending.enter_context(engine.scratch()),
+        )
         reader = _Reader(engine, job, plan, parts)
         sources = reader.sources()
         handles = engine.exchange(_piece, sources, partial(_build_part, plan), parts, "links", keep=True)
         facts = engine.map(_facts, [(handle,) for handle in handles], "links")
         whole = reader.whole
         sent = [None if codes is None else engine.broadcast(codes, "links") for codes in whole]
-        return PartedLinks(engine, handles, (sent[0], sent[1]), whole, sources, facts, ending.pop_all())
+        return PartedLinks(
+            engine=engine,
+            parts=handles,
+            sent=(sent[0], sent[1]),
+            whole=whole,
+            sources=sources,
+            facts=facts,
+            ending=ending.pop_all(),
+        )
 
 
 def _facts(part: StoredPart) -> tuple[tuple[int, ...], Integers, str]:
@@ -339,7 +353,7 @@ class _Reader:
         if policy is None:
             first, second = job.ends(link)
             keys = (first, link.nulls), (second, link.nulls)
-            pairs = KeyDealing(PAIRS, NO_DOMAIN, (), keys, 0, self.parts)
+            pairs = KeyDealing(role=PAIRS, domain=NO_DOMAIN, names=(), keys=keys, by=0, parts=self.parts)
             found += [*self._deal(pairs, open_table(link.via or "")), *self._whole(link.child, 1)]
         else:
             roots = unit_roots(self.engine, job, link, neighbours, policy)
@@ -356,7 +370,9 @@ class _Reader:
         maps keys to those of the units. After a refused value all partitions are searched for a complete error.
         """
         domain, section = self.job.domains[name], self.job.tables[name]
-        dealing = KeyDealing(role, domain, listed_names(domain), tuple(keys), by, self.parts)
+        dealing = KeyDealing(
+            role=role, domain=domain, names=listed_names(domain), keys=tuple(keys), by=by, parts=self.parts
+        )
         table = open_table(section, domain)
         try:
             return self._deal(dealing, table, through)

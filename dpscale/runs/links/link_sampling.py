@@ -73,7 +73,7 @@ def sample_links(run: LinkedTables, link: LinkSection, sides: tuple[Side, Side],
             measured = replace(measured, chances=measured.chances[:, np.unique(v.of[having])])
         # a child side of the chosen rows only, whose row numbers are mapped back below
         v = Side.made(v.profiles[v.of[having]], v.sizes)
-    pairs = Drawing(run, link, (u, v), measured).rows()
+    pairs = Drawing(run=run, link=link, sides=(u, v), measured=measured).rows()
     pairs[:, 1] = having[pairs[:, 1]]
     # a foreign key (no table `via`) has one parent for each child, which the exchange must keep
     return remove_loops(pairs, sides[1].of, stream, link.via is None) if link.loops is False else pairs

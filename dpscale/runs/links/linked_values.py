@@ -250,7 +250,7 @@ class LinkedValues:
         cells, nulls = {}, {}
         for attribute in dict.fromkeys(name for rule in rules.rules for name in rule.clause.names):
             cells[attribute], nulls[attribute] = self._cells(attribute)
-        return RowCells(cells, nulls, self._table(name).num_rows, bounds)
+        return RowCells(cells=cells, nulls=nulls, count=self._table(name).num_rows, bounds=bounds)
 
     def _of_child(self, name: str, links: Sequence[LinkSection], order: Integers | None = None
                   ) -> tuple[RuleValues, RowCells]:  # fmt: skip
@@ -286,7 +286,7 @@ class LinkedValues:
 
         for number in [number for rule in rules for number in rule.numbers]:
             bounds[number] = self._numbers(number), self._numbers(number)
-        return RuleValues(rules), RowCells(cells, nulls, rows.count, bounds)
+        return RuleValues(rules), RowCells(cells=cells, nulls=nulls, count=rows.count, bounds=bounds)
 
     def _values(self, rules: RuleValues, rows: RowCells) -> dict[str, Floats]:
         return {name: rows.bounds[name][0] if name in rows.bounds and ":" in name else self._numbers(name)

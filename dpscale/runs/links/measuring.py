@@ -90,7 +90,7 @@ def measure_link(
     run: LinkedTables, link: LinkSection, sides: tuple[Side, Side], exact: LinkStatistics | None, draws: LinkDraws
 ) -> MeasuredLinks:
     """Measure everything that is not stored yet; `exact` may be None if all measurements are stored."""
-    return LinkMeasurement(run, piece_of(run, link), sides, exact, draws).all()
+    return LinkMeasurement(run=run, piece=piece_of(run, link), sides=sides, exact=exact, draws=draws).all()
 
 
 def piece_of(run: LinkedTables, link: LinkSection) -> LinkBudget:
@@ -146,7 +146,12 @@ class LinkMeasurement:
 
         by_degree, sigma = self._degrees() if self.piece.degrees else ({}, 0.0)
         if not self.piece.modelled:
-            return MeasuredLinks(links, {}, Shares(*self._features((None, None)), (0.0, 0.0, 0.0), 0.0), (None,) * 3)
+            return MeasuredLinks(
+                links=links,
+                by_degree={},
+                shares=Shares(*self._features((None, None)), (0.0, 0.0, 0.0), 0.0),
+                sums=(None,) * 3,
+            )
         shares = self.shares(links)
         sums = self.sums(shares)
         return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings(), self._history())
@@ -175,7 +180,7 @@ class LinkMeasurement:
         steps = self._drawn("steps", steps_draw, lambda exact: step_counts(*_ordered(exact), tables))
         parents = self._drawn("histories", parents_draw, lambda exact: parent_counts(*_ordered(exact), tables))
         sigmas = steps_draw.lattice_variance**0.5, parents_draw.lattice_variance**0.5
-        return NoisyHistory(tables, steps, parents, sigmas)
+        return NoisyHistory(tables=tables, steps=steps, parents=parents, sigmas=sigmas)
 
     def _published(self, links: float) -> MeasuredLinks:
         """Return the probabilities of links that a published loop fits, in rounds that each measure some marginals.
@@ -183,12 +188,20 @@ class LinkMeasurement:
         u and v are both sides of the link. Without links the probabilities are 0.
         """
         u, v = self.sides
-        fit = Fit(u, v, float(min(round(links), u.rows * v.rows)), self.piece.known)
+        fit = Fit(u=u, v=v, links=float(min(round(links), u.rows * v.rows)), known=self.piece.known)
         if fit.links == 0:
             return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
         piece, relation = self.piece, self.run.neighbours.protects.relation
         rounds = self._rounds(fit.links)
-        loop = PublishedLoop(self.draws, rounds, piece.parts.sums, relation, piece.moved, self._entries, self._sign)
+        loop = PublishedLoop(
+            draws=self.draws,
+            rounds=rounds,
+            amount=piece.parts.sums,
+            relation=relation,
+            moved=piece.moved,
+            exact=self._entries,
+            sign=self._sign,
+        )
         return MeasuredLinks(fit.links, {}, chances=loop.run_rounds(fit))
 
     def _rounds(self, links: float) -> Rounds:

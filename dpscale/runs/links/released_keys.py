@@ -165,8 +165,16 @@ def released_ends(run: LinkedTables, link: LinkSection, most: int) -> ReleasedEn
                    np.count_nonzero(there[0] == there[1]) if link.parent == link.child else 0])  # fmt: skip
         if link.via:
             pairs.add(there)
-    return ReleasedEnds(degrees, total - int(counts[0]), int(counts[0]), counts[1] > 0, counts[2] > 0,
-                        pairs.repeated, int(counts[3]), np.concatenate(samples, axis=1))  # fmt: skip
+    return ReleasedEnds(
+        degrees=degrees,
+        links=total - int(counts[0]),
+        missing=int(counts[0]),
+        null=counts[1] > 0,
+        absent=counts[2] > 0,
+        repeated=pairs.repeated,
+        loops=int(counts[3]),
+        sample=np.concatenate(samples, axis=1),
+    )
 
 
 def _tables(run: LinkedTables, name: str, keys: list[Columns]) -> Iterator[tuple[int, pa.Table]]:

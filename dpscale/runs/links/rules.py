@@ -152,7 +152,7 @@ class RuledRows:
         for i, name in enumerate(child_names):
             columns[f"{link.child}.{name}"] = np.tile(children[:, i], len(parents))
         broken = _broken(rules, columns.__getitem__).reshape(len(parents), len(children))
-        return PossibleLinks(class_of_parent, class_of_child, ~broken, bound)
+        return PossibleLinks(parents=class_of_parent, children=class_of_child, possible=~broken, bound=bound)
 
     def _change(self, link: LinkSection, child: int, parent: int | None, stream: PublicStream) -> None:
         """Change a cell of a child so that the parent fits it, or some parent if it is None.

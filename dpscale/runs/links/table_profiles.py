@@ -63,7 +63,9 @@ class TableProfiles:
     def side(self) -> Side:
         """The table as an end of links, with one row for each profile in `of`."""
         profiles = np.stack(np.unravel_index(self.kinds, self.sizes), axis=1).astype(np.int64)
-        return Side(self.sizes, profiles, self.counts.astype(float), np.arange(len(self.kinds)))
+        return Side(
+            sizes=self.sizes, profiles=profiles, counts=self.counts.astype(float), of=np.arange(len(self.kinds))
+        )
 
     def of(self, first: int, last: int) -> Integers32:
         """Return the profile of each row from `first` up to but excluding `last`.
@@ -109,7 +111,9 @@ def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProf
     for _, _, (in_part, numbers_of_rows) in counted:
         counts[np.searchsorted(profiles, in_part)] += numbers_of_rows
     ends = tuple(int(end) for end in np.cumsum([rows for _, rows, _ in counted]))
-    return TableProfiles(sizes, profiles, counts, tuple(file for file, _, _ in counted), ends)
+    return TableProfiles(
+        sizes=sizes, kinds=profiles, counts=counts, files=tuple(file for file, _, _ in counted), ends=ends
+    )
 
 
 def _draw_part(item: tuple[str, str, str, tuple[int, ...], RowPart, Path]) -> tuple[Path, int, Counted]:

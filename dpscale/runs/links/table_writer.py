@@ -126,8 +126,12 @@ def _with_keys(run: LinkedTables, name: str, description: Mapping[str, Any], key
     sources = [run.tables[name].path / "synthetic" / file for file in description["files"]]
     lengths = engine.map(_length, [(source,) for source in sources], "tables")
     firsts = np.cumsum([0, *lengths]).tolist()
-    files = [KeyedFile(source, run.path / "synthetic" / name, first, run.job.key(name), tuple(links))
-             for source, first in zip(sources, firsts, strict=False)]  # fmt: skip
+    files = [
+        KeyedFile(
+            source=source, folder=run.path / "synthetic" / name, first=first, own=run.job.key(name), links=tuple(links)
+        )
+        for source, first in zip(sources, firsts, strict=False)
+    ]
     sent = [engine.broadcast(keys[table], "tables") for table in (name, *(link.parent for link in above))]
     return engine.map(_write_keyed, [(file, *sent) for file in files], "tables")
 

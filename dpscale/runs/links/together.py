@@ -91,7 +91,11 @@ class TablesTogether(Part):
             draws = {name: DrawFacts(f"{folder}/{name}", bound["values"], group=folder if name in SUMS else None)
                      for name, bound in bounds.items()}  # fmt: skip
             place = self.run.path / "allocation" / folder
-            journaled.append(Journaled("allocation", place, draw_name, draws, (), ["shares.json"]))
+            journaled.append(
+                Journaled(
+                    entry="allocation", folder=place, name=draw_name, draws=draws, selections=(), others=["shares.json"]
+                )
+            )
         return journaled
 
     def check_charge(self, entry: str) -> None:

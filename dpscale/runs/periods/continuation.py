@@ -96,4 +96,13 @@ def read_earlier(run: Any) -> EarlierValues | None:
     problem = run.planning_problem
     plan = run.read_measurement_plan(replace(problem, budget=replace(problem.budget, amount=facts["amount"])))
     rows = problem.rows_per_unit
-    return EarlierValues(MeasurementStore(folder, facts["release"], facts["snapshot"], plan, rows), facts["amount"])
+    return EarlierValues(
+        MeasurementStore(
+            folder=folder,
+            release=facts["release"],
+            snapshot=facts["snapshot"],
+            measurement_plan=plan,
+            rows_per_unit=rows,
+        ),
+        facts["amount"],
+    )

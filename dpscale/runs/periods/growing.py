@@ -349,7 +349,7 @@ class GrowingTable(OneTable):
             earlier = earlier_files(open_run(after), domain, period.low) if after else {}
             return {**earlier, **domain.to_files(), PERIOD_FILE: Domain([period]).to_files()["domain.toml"]}
 
-        return NewRun(job, files, job_entries(table, domain), domain, (domain, period))
+        return NewRun(job=job, files=files, entries=job_entries(table, domain), domain=domain, inputs=(domain, period))
 
     @classmethod
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:

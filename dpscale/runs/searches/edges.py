@@ -29,7 +29,7 @@ def plan(attribute: Attribute, terms: SearchTerms) -> EdgePlan:
 def search(plan: EdgePlan, reader: SearchReader) -> Found:
     """Return the attribute with the bins that were found."""
     counts = NodeCounts(plan, reader)
-    measurement = TreeMeasurement(plan, reader.secret.read(), reader.head, counts.of)
+    measurement = TreeMeasurement(plan=plan, secret=reader.secret.read(), head=reader.head, count=counts.of)
     attribute, released = found_edges(plan, measure_tree(measurement))
     return attribute, released | {"nodes": measurement.nodes}
 
@@ -70,7 +70,15 @@ class NodeCounts:
         self.level, self.nodes = level, index
         depth = self._depth()
         low, bits = self.plan.search.axis
-        request = NodeRequest(self.reader.rows, self.plan.attribute, low, bits, level, index, depth)
+        request = NodeRequest(
+            rows=self.reader.rows,
+            attribute=self.plan.attribute,
+            low=low,
+            bits=bits,
+            level=level,
+            nodes=index,
+            depth=depth,
+        )
         cells = self.reader.total(count_steps, request, "count-nodes").reshape(len(index), -1)
         self.sums = [cells.reshape(len(index), 1 << below, -1).sum(2) for below in range(depth + 1)]
 

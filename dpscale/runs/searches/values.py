@@ -47,7 +47,7 @@ def search(plan: ValuePlan, reader: SearchReader) -> Found:
     Values are counted by their 128-bit hashes. Only hashes that pass are looked up in the rows again for their texts.
     """
     record = {**reader.head, **plan.record}
-    request = ValueRequest(reader.rows, plan.attribute, reader.secret, record)
+    request = ValueRequest(rows=reader.rows, attribute=plan.attribute, secret=reader.secret, record=record)
     passing = _passing(plan, request, reader)
     words = np.concatenate([np.empty((0, 2), np.uint64), *(part.words for part in passing)])
     values = np.concatenate([np.empty(0, np.int64), *(part.values for part in passing)]).tolist()

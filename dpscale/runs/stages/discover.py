@@ -101,7 +101,14 @@ def plan_searches(run: TablePart) -> dict[str, SearchPlan]:
     rows, remaining = run.job.data.max_rows_per_unit or 1, Fraction(run.job.row_budget(run.declared).amount)
     plans = {}
     for one in run.declared.searches:
-        terms = SearchTerms(budget.each, budget.delta, rows, privacy.public_rows, _groups(run, one), remaining)
+        terms = SearchTerms(
+            share=budget.each,
+            delta=budget.delta,
+            rows_per_unit=rows,
+            public_rows=privacy.public_rows,
+            groups=_groups(run, one),
+            remaining=remaining,
+        )
         plans[one.name] = plan_search(one, terms)
     return plans
 
@@ -130,5 +137,14 @@ def _reader(run: TablePart, engine: Engine, source: Source, names: list[str]) ->
     rows, memory = SearchRows.of(run.declared, names), run.job.engine.bytes
     unit, through = run.job.data.unit_column, unit_lookup(run, engine)
     return SearchReader(
-        engine, rows, groups, dropped, types_of(checked), run.secret, source.head, memory, unit, through
+        engine=engine,
+        rows=rows,
+        groups=groups,
+        dropped=dropped,
+        types=types_of(checked),
+        secret=run.secret,
+        head=source.head,
+        memory=memory,
+        unit=unit,
+        through=through,
     )

@@ -90,7 +90,9 @@ def measure(source: Source, measurements: MeasurementStore) -> None:
         run.secret.read()
         charge(run.run, reserve=False)
         try:
-            state = MeasurementLoop(run, engine, measurements, source, journal_of(run)).finish(state, pending)
+            state = MeasurementLoop(
+                run=run, engine=engine, measurements=measurements, source=source, journal=journal_of(run)
+            ).finish(state, pending)
         except RefusedValue as error:
             raise collect_refusals(engine, source.table, source.names, error) from None
     write_trace(run.path / "trace.parquet", None if state is None else state.trace())
@@ -191,7 +193,15 @@ class MeasurementLoop:
             return state
         memory = self.run.job.engine.bytes
         whole = frozenset(measurement_plan.counted_sets) - frozenset(candidates_of(measurement_plan))
-        shards = Shards(self.engine, self.run.domain, memory, self.source.count, state.groups, state.rows, whole)
+        shards = Shards(
+            engine=self.engine,
+            domain=self.run.domain,
+            memory=memory,
+            count=self.source.count,
+            groups=state.groups,
+            rows=state.rows,
+            whole=whole,
+        )
         shards.store(measurement_plan.counted_sets, counted)
         counted.clear()
         while pending is not None or state.selection is not None:

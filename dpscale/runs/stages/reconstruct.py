@@ -147,7 +147,9 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
     run, estimates = open_estimates(path, key)
     part, typical_errors = estimates.workload.parts[number], list[float]()
     degree = len(part.shown(part.sets[int(sets[0])]))  # all sets of a file have as many attributes
-    columns = AnswerColumns(run.domain, part, degree, _intervals(run.job.output, estimates))
+    columns = AnswerColumns(
+        domain=run.domain, part=part, degree=degree, intervals=_intervals(run.job.output, estimates)
+    )
     repeated = _dictionary_columns(columns, estimates)
     compression = {name: "none" if name in NOISY else "snappy" for name in columns.schema.names}
     # files are not flushed one by one: answers can be computed again, and the manifest contains their hash
@@ -190,7 +192,7 @@ def _figures(
     if run.job.output.joint:
         answers, errors = answers.reshape(-1), errors.reshape(-1)
         half = simultaneous_widths(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
-        return Figures(answers, errors, answers - half, answers + half)
+        return Figures(estimates=answers, errors=errors, low=answers - half, high=answers + half)
     width = HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)
     return Figures(*(figure.reshape(-1) for figure in figures_of(part, answers, errors, width)))
 

@@ -121,9 +121,16 @@ def _shares(
         for offset in (centre, 0.5)
     )
     return GroupTargets(
-        by, answered.estimates.workload.domain.shape(by), n, errors[:, second], (t + n) / 2, sum_errors, value_errors,
-        squares, half_width(LEVEL, answered.estimates.noise),
-    )  # fmt: skip
+        names=by,
+        sizes=answered.estimates.workload.domain.shape(by),
+        known=n,
+        known_errors=errors[:, second],
+        sums=(t + n) / 2,
+        errors=sum_errors,
+        value_errors=value_errors,
+        squares=squares,
+        width=half_width(LEVEL, answered.estimates.noise),
+    )
 
 
 def cells_file(folder: Path, name: str, part: RowPart) -> Path:
@@ -175,7 +182,13 @@ def number_steps(
 
     for place, targets in enumerate(numbers):
         totals = None if counts is None else list(islice(counts, len(targets.sets)))
-        groups = RowGroups(np.ascontiguousarray(rows, np.int32), sampler.names, row_weights, scale, totals)
+        groups = RowGroups(
+            cells=np.ascontiguousarray(rows, np.int32),
+            names=sampler.names,
+            weights=row_weights,
+            scale=scale,
+            totals=totals,
+        )
         stream = PublicStream(run.manifest["release"], "numbers", place, *part.key)
         number = number_named(run.domain, targets.name, "synthesize")
         same_column = [run.domain[name] for name in sampler.names if run.domain[name].column == number.column]

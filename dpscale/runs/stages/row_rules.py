@@ -33,7 +33,7 @@ def repaired(run: TablePart, sampler: RowSampler, rows: Integers32, stream: Publ
         return rows
     values = rule_values(run, [*sampler.names, *run.workload.numbers])
     rules = with_row_ranges(run, constraints_on(run.domain.rules, sampler.names))
-    return RuleRepair(rules, sampler.names, sampler.ones, values).repair(rows, stream)
+    return RuleRepair(rules=rules, names=sampler.names, ones=sampler.ones, values=values).repair(rows, stream)
 
 
 def rule_values(run: TablePart, names: Sequence[str]) -> RuleValues:

@@ -134,7 +134,9 @@ def exact_counts(run: TablePart, engine: Engine, table: Table, plan: UnitPlan, n
     rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
     totals = [np.zeros(run.domain.cells(of_range), np.int64) for of_range in plan.sets]
     for ranges in hash_passes(rows * ROW_BYTES, run.job.engine.bytes):
-        request = UnitRequest(run.domain, grouping, dropping, str(data.unit_column), ranges)
+        request = UnitRequest(
+            domain=run.domain, names=grouping, dropping=dropping, unit=str(data.unit_column), ranges=ranges
+        )
         items = [(request, group, *dropped_rows(group, dropped), *through) for group in groups]
         handles = engine.persist(unit_cells, items, "read-units")
         cuts = cut_ranges(ranges, 2 * engine.workers)

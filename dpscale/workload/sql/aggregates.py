@@ -486,7 +486,7 @@ class Aggregates:
         if number is None or number.null_cell < 0:
             return self._counted(piece.condition)
         row = (np.arange(number.size) != number.null_cell).astype(np.float64)
-        return _term(Term(piece.condition, number.name, row, f"records with {number.name}"))
+        return _term(Term(condition=piece.condition, axis=number.name, row=row, text=f"records with {number.name}"))
 
     def _number_of(self, piece: Piece) -> Number | None:
         axis = self.scope.domain[piece.column] if piece.column else None
@@ -510,7 +510,9 @@ class Aggregates:
             row = self._cell_values(node, piece.column)
             unit = max(float(np.ptp(row[~np.isnan(row)])) / 2, 1e-300)  # not 0
         row = np.where(np.isnan(row), 0.0, row)
-        return _term(Term(piece.condition, piece.column, row, f"{SUM} of {piece.column}", unit)).times(piece.factor)
+        return _term(
+            Term(condition=piece.condition, axis=piece.column, row=row, text=f"{SUM} of {piece.column}", unit=unit)
+        ).times(piece.factor)
 
     def _cell_values(self, node: Any, name: str) -> Floats:
         """Return the numbers that the cells of an attribute stand for; nan for nulls and outside values."""
@@ -556,8 +558,15 @@ class Aggregates:
             centre, half = (low + high) / 2, max((high - low) / 2, 1e-300)
             centred, known = np.nan_to_num((values - centre) / half), (~np.isnan(values)).astype(np.float64)
             rows = {"t": centred * known, "n": known, "q": centred**2 * known}
-        figures = {name: _total([_term(Term(piece.condition, column, row, f"{name} of {column}")) for piece in pieces])
-                   for name, row in rows.items()}  # fmt: skip
+        figures = {
+            name: _total(
+                [
+                    _term(Term(condition=piece.condition, axis=column, row=row, text=f"{name} of {column}"))
+                    for piece in pieces
+                ]
+            )
+            for name, row in rows.items()
+        }
         return figures, factor * centre, factor * half
 
     def _of_one_kind(self, node: Any, pieces: Sequence[Piece]) -> Sequence[Piece]:
@@ -599,7 +608,7 @@ class Aggregates:
         figures, centre, half = self._centred(node, pieces)
         number = self._number_of(pieces[0]) if pieces[0].column else None
         limit = 1.0 if number is None else float(number.rows_per_unit)
-        return Quotient(figures["t"], figures["n"], half, centre, (-limit, limit))
+        return Quotient(above=figures["t"], below=figures["n"], scale=half, shift=centre, ends=(-limit, limit))
 
     def _spread(self, node: Any, pieces: Sequence[Piece]) -> Value:
         """Return a variance or standard deviation. Raises JobError if the squares of the number are not measured."""
@@ -607,7 +616,14 @@ class Aggregates:
         if "q" not in figures:
             self.refuse(node, "a number whose squares are measured", "ask for STDDEV_SAMP in the workload of the job")
         kind = type(node).__name__
-        return Spread(figures["q"], figures["t"], figures["n"], half, kind in SAMPLE, kind.startswith("Stddev"))
+        return Spread(
+            squares=figures["q"],
+            sums=figures["t"],
+            counts=figures["n"],
+            scale=half,
+            sample=kind in SAMPLE,
+            root=kind.startswith("Stddev"),
+        )
 
     def _rank(self, node: Any, q: float, where: CellCondition, argument: Any = None) -> Rank:
         """Return the q-quantile of a column. Raises JobError for anything but an ordered attribute of few values.

@@ -564,7 +564,15 @@ def _linear_part(block: GroupedQueries, linear: TermSum, weight: float) -> Workl
                          f"with {entries:,} entries over {', '.join(names)}")  # fmt: skip
     array = block.array(names, linear)
     texts = tuple(f"{statement.name}: row {row}" for row in range(len(array)))
-    return ExplicitPart(block.domain, names, array, np.full(len(array), weight), None, statement.name, texts)
+    return ExplicitPart(
+        domain=block.domain,
+        attributes=names,
+        array=array,
+        each=np.full(len(array), weight),
+        origin=None,
+        title=statement.name,
+        query_texts=texts,
+    )
 
 
 def _rank_part(block: GroupedQueries, rank: Rank) -> WorkloadPart:

@@ -230,9 +230,20 @@ class _SelectReader:
         leaves, order = self._leaves(), tuple(self._order())
         limit, offset = self._whole_number("limit"), self._whole_number("offset")
         having = self.tree.args.get("having")
-        return SelectQuery(self.statement, self.scope.domain, self.where, tuple(self.keys), tuple(sets),
-                         tuple(self.columns), shown, None if having is None else having.this, leaves, order, limit,
-                         offset or 0)  # fmt: skip
+        return SelectQuery(
+            statement=self.statement,
+            domain=self.scope.domain,
+            where=self.where,
+            keys=tuple(self.keys),
+            sets=tuple(sets),
+            columns=tuple(self.columns),
+            shown=shown,
+            having=None if having is None else having.this,
+            leaves=leaves,
+            order=order,
+            limit=limit,
+            offset=offset or 0,
+        )
 
     def _check_clause(self, clause: str, known: Sequence[str]) -> None:
         """Raise JobError for a part of a clause that is not answered."""
@@ -357,7 +368,14 @@ class _SelectReader:
         if isinstance(node, exp.Column):
             compared = attribute.kind not in ("bins", "date", "boolean")
             kind = _kind(attribute.labels) if compared else ""
-            return Key(text, attribute.name, list(attribute.labels), np.arange(attribute.size), True, kind)
+            return Key(
+                text=text,
+                attribute=attribute.name,
+                labels=list(attribute.labels),
+                groups=np.arange(attribute.size),
+                is_plain=True,
+                kind=kind,
+            )
 
         of_cells = CellValues(self.scope, attribute).values(node)
         values = [OUTSIDE_LABEL if value is OUTSIDE else value for value in of_cells]
@@ -367,7 +385,9 @@ class _SelectReader:
         labels = sorted(dict.fromkeys(values), key=_sorting)
         places = {label: place for place, label in enumerate(labels)}
         groups = np.array([places[value] for value in values], np.int64)
-        return Key(text, attribute.name, labels, groups, False, _kind(values))
+        return Key(
+            text=text, attribute=attribute.name, labels=labels, groups=groups, is_plain=False, kind=_kind(values)
+        )
 
     def _output(self, node: Any) -> OutputColumn:
         """Return an expression of SELECT as a column: a key, GROUPING of keys, or an expression of aggregates.

@@ -157,7 +157,15 @@ def _read(text: str, weight: float, dialect: str) -> tuple[Statement, ...]:
             raise JobError(f"{FIELD}.name", safe_repr(name), "letters, digits, points, - and _", "choose another name")
         if name in (statement.name for statement in statements):
             raise JobError(f"{FIELD}.name", f"{name!r} twice", "a name of its own for each statement", "rename one")
-        statements.append(Statement(name, sql, weight * _weight(settings, name), _tree(sql, name, dialect), dialect))
+        statements.append(
+            Statement(
+                name=name,
+                text=sql,
+                weight=weight * _weight(settings, name),
+                tree=_tree(sql, name, dialect),
+                dialect=dialect,
+            )
+        )
 
     if not statements:
         raise JobError(FIELD, "no statement", "one or several SELECT statements", "write one, such as"
