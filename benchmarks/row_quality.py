@@ -56,7 +56,7 @@ from dpscale.runs.estimates import low_order_tables, model_folder, read_sampler
 from dpscale.runs.links.link_data import ExactLinks, read_links
 from dpscale.runs.opening import open_run
 from dpscale.synthesis.draw import PairwiseSampler, RowPart
-from dpscale.synthesis.set_targets import set_targets
+from dpscale.synthesis.set_targets import THREES, set_targets
 
 KEPT_OUT, TARGET = 0.2, "income>50K"
 TARGETS = {"telco": "Churn", "adult": TARGET, "nltcs": "a15"}
@@ -242,11 +242,12 @@ def class_errors(table: Table, mechanism: str, epsilon: float, degree: int, most
     frame = pd.DataFrame(table.columns)
     made, drawn = release(frame, mechanism, degree, epsilon, degree, table.sizes)
     part = made._run.table
-    sampler = read_sampler(model_folder(part), "polished")
+    polished = (model_folder(part) / THREES).exists()  # not if the noisy total is far below the number of rows
+    sampler = read_sampler(model_folder(part), "polished" if polished else "sampler")
     model = low_order_tables(part)
     assert isinstance(sampler, PairwiseSampler)
     small = replace(model, tables={names: counts for names, counts in model.tables.items() if len(names) < 3})
-    larger = set_targets(sampler.model, small, "pairs", LEARNING_BYTES, table.rows)
+    larger = set_targets(sampler.model, small, "pairs", LEARNING_BYTES, table.rows, polished)
     of_pairs = replace(sampler, larger=larger).rows(RowPart(table.rows, 1, 0), "pairs")
     rows = Table(table.name, table.sizes, drawn[list(table.names)].to_numpy())
     pairs = Table(table.name, table.sizes, of_pairs[:, [sampler.names.index(name) for name in table.names]])
