@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Groups = Sequence[tuple[NDArray[np.int64], Integers]]
 FURTHER = (0, 1, 4, np.inf)  # units beyond rounding down or up, tried in this order
 SEED = 1e-3  # share of a cell's mean that truncated cells start with, so that they can grow again
+# most sweeps of the fit to the margins; distance at which a cell counts as whole; most nodes of the integer program
 SWEEPS, CLOSE, NODES = 2000, 1e-7, 500
 
 

@@ -41,7 +41,7 @@ from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.simulated_errors import LONGER, TAIL
 from dpscale.workload.sums import MeanQueries
 
-MOST = 3
+MOST = 3  # findings of a release unless `most` is given
 
 
 @dataclass(frozen=True)

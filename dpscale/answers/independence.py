@@ -30,6 +30,7 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import DRAWS, answer_errors, half_width, public_generator
 from dpscale.workload import MARGINAL, part_of
 
+# cells of both attributes and those of `where`; contrasts, whose covariance is a dense matrix; simulated tables
 MOST_CELLS, MOST_CONTRASTS, MOST_DRAWS = 10_000, 1_500, 100_000
 WEIGHING = 1000  # further draws, for the weights alone: those of the test would make its tables look too regular
 

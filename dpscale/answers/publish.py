@@ -54,9 +54,9 @@ from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.storage.files import write_whole
 from dpscale.workload import RECORDS
 
-MOST_CELLS = 20_000
+MOST_CELLS = 20_000  # of a table without levels of a hierarchy; larger ones are omitted and named
 BELOW_MINIMUM = "minimum"  # flag of counts that the minimum-frequency rule hides
-MOST_SETS = 2000
+MOST_SETS = 2000  # attribute sets of a publication
 UNCOUNTED = "its groups have no published counts, which --minimum compares"
 
 
@@ -271,7 +271,7 @@ DESCRIPTION = (
     "Post-processing of a differentially private release: computed from its noisy answers alone, without the"
     " data and without further privacy cost. Counts are estimates, not the true numbers."
 )
-MOST_NAME = 60
+MOST_NAME = 60  # characters of the name of a table in the name of its file
 MOST_ROWS = 1_048_576  # of a sheet of Excel, with the header
 
 

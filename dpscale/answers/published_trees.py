@@ -206,7 +206,7 @@ class TableLattice:
         return found
 
 
-MOST_TREE_CELLS = 4_000_000
+MOST_TREE_CELLS = 4_000_000  # of a table with a level of a hierarchy
 UNDETERMINED = "the workload does not determine its cells"
 NOTES = (
     "Levels of a hierarchy add up too: a count is the sum of the counts below it in every table. Tables of levels are",

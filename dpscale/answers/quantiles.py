@@ -48,8 +48,9 @@ from dpscale.reconstruction.joint_intervals import half_width
 
 WIDE = 4.0  # ratio of the ends of a bin
 FROM = 0.5  # largest share of the records above an edge that is fitted
+# edges to which a tail is fitted: with fewer there is no fit; of more, some at even distances are taken
 LEAST_EDGES, MOST_EDGES = 3, 64
-POWERS = np.linspace(0.3, 1.0, 15)
+POWERS = np.linspace(0.3, 1.0, 15)  # λ that are tried, from about that of a lognormal tail to that of a Pareto tail
 MODEL_ERROR = 0.01  # of t at every edge
 
 
@@ -116,7 +117,7 @@ def _line(
 
 ALL_CELLS = 1 << 12  # up to this size, the error of every cell is computed: as many queries, over as many cells
 SAMPLED = 33  # cells of wider attributes
-MOST_CACHED = 64
+MOST_CACHED = 64  # groups of a release whose cumulative counts stay in memory
 MOST_WIDTH = 2.0  # of the interval of a quantile in a tail, in values
 
 

@@ -37,7 +37,7 @@ AGENCY, VERSION = "DPSCALE", "1.0"
 CODE = re.compile(r"[A-Za-z0-9_@$\-]+")
 MEASURE = "measure"
 LINE = 200  # characters of a line of PC-Axis, which has at most 256
-MOST_DECIMALS = 6
+MOST_DECIMALS = 6  # digits after the point of the measures of a table
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from dpscale.reconstruction.joint_intervals import half_width
 
 NUMBERS = ("integer", "coded", "bins")
 Group = tuple[tuple[str, int], ...]  # attributes with a cell each
-MOST_CELLS = 1 << 22
+MOST_CELLS = 1 << 22  # of an attribute, because a query is an array over its cells
 
 
 class Estimate(NamedTuple):

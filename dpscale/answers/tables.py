@@ -87,7 +87,7 @@ def _ends(name: str, family: Family) -> list[str]:
     return [label_name(f"{name}_{end.suffix}" if end.suffix else name) for end in family.ends]
 
 
-MOST_ROWS = 10_000_000
+MOST_ROWS = 10_000_000  # queries of a family over one attribute set that become a table
 EXTRAPOLATED = "extrapolated"  # column that only tables of model estimates have
 FRAMES: dict[str, Callable[[pa.Table], Any]] = {
     "pandas": lambda table: table.to_pandas(),
@@ -339,8 +339,8 @@ def _polars(table: pa.Table) -> Any:
 
 
 LONGEST, SIDE = 400, 14  # largest number of cells of an attribute in a one-way table, and in a two-way table
-LOOKED_AT = 80
-LEVEL = 0.95
+LOOKED_AT = 80  # attribute sets, or pairs, from which the shown tables are chosen
+LEVEL = 0.95  # probability of intervals that are shown, published or told as findings
 
 
 @dataclass(frozen=True, eq=False)

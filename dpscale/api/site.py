@@ -31,7 +31,7 @@ from dpscale.runs.run import Run
 from dpscale.runs.selections import published_statements, selected_rows
 
 STATED_DELTA = 1e-9  # of a cost without a delta
-MOST_FINDINGS = 3
+MOST_FINDINGS = 3  # of a release on the site
 KINDS = {PERIOD: "each period", CUMULATIVE: "all periods so far", WINDOW: "the last {window} periods"}
 SUBSET = "the releases on this site"
 

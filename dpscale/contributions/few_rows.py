@@ -13,11 +13,15 @@ from dpscale.base.numerics import Flags, Integers, NDArray, Words
 
 FEW = 1 << 15  # most rows of a call
 BLOCK = 1 << 13  # rows whose words stay in the cache
+# first word of a row's mix, 2^64 over the golden ratio; factor of its steps and of the first step of `_mix`; shift of
+# its steps
 START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)
+# factor of the second step of `_mix`; difference of the numbers behind the two words of an id
 SECOND, CHANGE = np.uint64(0x94D049BB133111EB), np.uint64(0x5DEECE66D1CE4E5B)
+# odd factor of the hash for buckets; shift that keeps the high half of a product
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
-PERIOD_BITS = 16
-PERIOD_SHIFT = np.uint64(64 - PERIOD_BITS)
+PERIOD_BITS = 16  # highest bits of a mixed value, which have the period in a growing table
+PERIOD_SHIFT = np.uint64(64 - PERIOD_BITS)  # shift that moves the period to these bits and back
 Numbers = NDArray[np.uint16]  # bucket numbers
 
 

@@ -40,7 +40,7 @@ from dpscale.records.table import Table
 from dpscale.records.where import RowMask
 
 KEY_BYTES, BUILDING = 16, 6  # bytes of a key, and copies of a row while the rows of a part are sorted
-MOST_PARTS = 1 << 10
+MOST_PARTS = 1 << 10  # parts of the keys, for each of which the base table is read once
 COUNT, CUT, EXCESS = "count", "cut", "excess"
 REACH = 4  # children beyond the bound are counted up to so many times the bound
 

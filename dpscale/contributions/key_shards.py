@@ -20,7 +20,7 @@ from dpscale.records.encode import code_type
 from dpscale.records.table import Partition
 from dpscale.storage.scratch import ArrayStore
 
-KEY_WORDS = 2
+KEY_WORDS = 2  # 64-bit words of the hash of a key
 PARENTS, CHILDREN, PAIRS = "parents", "children", "pairs"  # what rows are in a link
 
 

@@ -18,6 +18,7 @@ from dpscale.records.parquet.headers import U, word
 
 ROWS = 1024  # rows per block, whose mix fits in the L1 cache
 LANES, HELD = 256, 8  # texts per block, and words of each; longer texts are processed separately
+# lowest bit, and highest bit, of each byte of a word
 EACH, TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 

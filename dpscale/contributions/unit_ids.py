@@ -34,12 +34,12 @@ from dpscale.contributions import few_rows
 from dpscale.contributions.few_rows import number_words
 
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires
-ODD = np.uint64(0x9E3779B97F4A7C15)
+ODD = np.uint64(0x9E3779B97F4A7C15)  # odd factor by which two words are joined, 2^64 over the golden ratio
 RULE = "2"  # version 1 read texts such as 0e1234, True and NA as numbers and nulls
 TEXT, NUMBER = "text", "number"  # rules that a job may choose for its unit
-SHORT = 10**18
+SHORT = 10**18  # numbers below it have at most 18 digits and are hashed as numbers, others as texts
 LONGEST = 400  # maximum number of digits of a canonical integer
-EXACT = 1 << 53
+EXACT = 1 << 53  # below it a float represents every integer
 
 WHOLE, REAL, TEXTS = "whole numbers", "floats or decimals", "texts"
 LOCAL, INSTANT, ANY = "times without a zone", "times with a zone", ""

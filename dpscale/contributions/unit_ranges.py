@@ -19,8 +19,8 @@ from dpscale.contributions.unit_shards import UnitMap
 from dpscale.records.table import Partition
 from dpscale.records.where import RowMask
 
-RANGE_BITS = 16
-RANGES = 1 << RANGE_BITS
+RANGE_BITS = 16  # highest bits of the first word of a unit, which are the number of its range
+RANGES = 1 << RANGE_BITS  # numbers of ranges, which the passes divide
 SHOWN_BYTES = 1 << 24  # size that the scheduler sees, because the true one shows the number of units
 
 

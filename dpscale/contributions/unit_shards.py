@@ -123,10 +123,10 @@ def _pairs(words: Words) -> NDArray[np.void]:
 
 
 BucketedRows = tuple[Words, Integers]  # rows sorted by bucket; start of each bucket and end of the last
-ROW_WORDS = 3
+ROW_WORDS = 3  # 64-bit words of a row: two of its unit and one of its values
 ROW_BYTES = 26  # per row in the file
 NUMBER = np.uint16  # bucket numbers; two additional ones for rows without a unit and for dropped rows
-MOST_BUCKETS = (1 << 16) - 2
+MOST_BUCKETS = (1 << 16) - 2  # numbers of 16 bits without the two additional ones
 SHOWN = 16  # divisor of the size reported to the scheduler, since a file is not in memory
 
 

@@ -38,6 +38,7 @@ from dpscale.records.where import RowMask
 ROW_BYTES = 128  # per row of a processed batch: words, hash table, received and gathered rows
 NEAR_ROWS, BATCH_ROWS = 1 << 16, 1 << 20  # rows whose hash table fits in the L2 cache; rows of a batch
 PLACES = 1 << 12  # maximum number of buckets whose ends stay cached
+# rows of a shard in a batch above which those beyond the bound are left out before they are exchanged
 HEAVY_ROWS = 1 << 20
 Bits = NDArray[np.uint8] | None
 
@@ -62,7 +63,7 @@ class PeriodBound:
 
 
 Bound = int | PeriodBound
-NONE = np.empty(0, bool)
+NONE = np.empty(0, bool)  # flags of a shard without pieces
 
 
 def survey(partition: Partition, unit: str) -> tuple[int, str]:

@@ -26,8 +26,9 @@ from dpscale.records.where import RowMask
 
 kernels = LazyModule("dpscale.counting.kernels")  # numba
 
-FLUSH_ROWS = 1 << 31
-GATHER_ROWS = 1 << 18
+FLUSH_ROWS = 1 << 31  # rows after which joints are summed, because their counters have 32 bits
+GATHER_ROWS = 1 << 18  # rows that are gathered for a pass over the sets
+# codes that are gathered at most: rows with more than 128 attributes are gathered in smaller numbers
 GATHER_CODES = 1 << 25
 ROWS = 64  # per word of a bit plane
 

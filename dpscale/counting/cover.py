@@ -16,7 +16,7 @@ from dpscale.base.compilation import njit
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
 from dpscale.domain import Domain
 
-PLANES, DIRECT = -1, -2
+PLANES, DIRECT = -1, -2  # entries of `owners` of sets that are counted by bit planes, and separately
 ROWS = 1 << 20  # assumed rows of a task if the table is unknown
 FEW_MEMBERS = 1 << 11  # most attributes of all sets whose cover Python searches
 FEW = 1 << 22  # most increments that need no cover and no compiled loop
@@ -81,7 +81,7 @@ def total(savings: Iterable[Saving]) -> Saving:
 
 MOST_CELLS = 1 << 16  # largest joint
 SPARE_CELLS = 1 << 24  # default for all joints of a task
-BYTE = 1 << 8
+BYTE = 1 << 8  # cells of an attribute whose codes have 8 bits
 BITS_CELLS = 1 << 10  # largest set counted by bit planes
 # nanoseconds on one core of an EPYC (Zen 4) per row of a joint with 2^i cells: code and increment
 SCATTER = np.array([0.5] * 15 + [0.6, 0.65, 1.2, 1.7, 1.9, 2.6, 3.0] + [5.0] * 50)

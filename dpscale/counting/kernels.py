@@ -195,8 +195,9 @@ def fold(
                 axis -= 1
 
 
-WORDS = 256
-ONES = np.uint64(0x0101010101010101)
+WORDS = 256  # words of a bit plane that are processed at a time, 64 rows each
+ONES = np.uint64(0x0101010101010101)  # lowest bit of each byte
+# factor that collects the lowest bits of eight bytes in the highest byte of the product
 GATHER = np.uint64(0x0102040810204080)
 
 

@@ -20,9 +20,9 @@ from dpscale.records.encode import Codes
 
 kernels = LazyModule("dpscale.counting.kernels")  # numba
 
-NARROW_CELLS = 1 << 12
-NARROW_BLOCK = 1 << 16
-WIDE_BLOCK = 1 << 18
+NARROW_CELLS = 1 << 12  # cells of a set whose counters do not exceed the cache
+NARROW_BLOCK = 1 << 16  # rows of a block for sets of at most NARROW_CELLS cells
+WIDE_BLOCK = 1 << 18  # rows of a block for larger sets: long, so that counters in the cache are used often
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dpscale.domain import Number
 kernels = LazyModule("dpscale.counting.kernels")  # numba
 
 BLOCK = 1 << 14  # rows whose parts and counters stay in the cache
-WORD = 64
+WORD = 64  # bits of the word that holds the sums of a cell
 FEWEST = 1 << 15  # rows between two times at which words are emptied; below it parts are added one by one
 
 

@@ -47,16 +47,18 @@ import numpy as np
 
 from dpscale.base.numerics import Flags, Floats, Integers, NDArray, Words
 
+# f, s and g of the search above; share of the budget that measures the root
 SEARCH, SAFETY, PART, ROOT = 0.5, 4.0, 0.5, 0.01
 SLACK = 2.0**-30  # of the budget, for sums of floats
 UNSEEN = 1e-6  # records of a node that is within one standard deviation of 0
 GRID = 16  # precisions are powers of 2^(1/16): few distinct variances of noise
+# parts of an octave at which a range may end; octaves above 0, and bits of an integer without its sign
 PARTS, BITS = 4, 63
 FAR, NEAR, BESIDE = 5.0, 3.5, 2.5  # standard deviations
-WINDOWS = (1, 2, 3, 4)
+WINDOWS = (1, 2, 3, 4)  # bins whose sum is tested
 NEARBY = 4  # octaves
 MOST_RATIO, TAIL_OCTAVES, LEAST_TAIL = 0.35, 4, 3  # a support of fewer octaves has no tail
-FRACTION_BITS = 52
+FRACTION_BITS = 52  # of a float from 1 to 2, whose multiple by 2^52 is an integer
 
 
 def on_grid(precision: Floats) -> Floats:

@@ -37,10 +37,11 @@ from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import SecretFile
 from dpscale.privacy.streams import open_stream
 
+# log-spread of the assumed sizes of groups; number of sizes; least size, in records, that the choice considers
 SIZE_SPREAD, SIZE_POINTS, LEAST_SIZE = 1.5, 15, 50
 REACH = 1.3  # of ranges beyond the bins with records
-MOST_CLIPPED = 0.5
-LARGEST = (1 << 63) - 1
+MOST_CLIPPED = 0.5  # share of the records that a range clips, unless every range clips more
+LARGEST = (1 << 63) - 1  # largest integer of 64 bits, the limit of an end by default
 WIDTH = 1.645  # standard deviations of one-sided limits, and of the noise in the expected half width
 BIAS, BIAS_OF_TOTAL = 1.5, 0.5  # weights of the clipped part in the choice of a range
 GROUP = 1.25  # clipped part of the mean of a group, in clipped parts of that of the column

@@ -205,7 +205,7 @@ class LeafCounts:
         return np.asarray(self.sums[ends] - self.sums[starts])
 
 
-FOUND = 4.0
+FOUND = 4.0  # standard deviations of its noise that the count of a found node has at least
 
 
 @dataclass(frozen=True)

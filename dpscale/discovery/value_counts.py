@@ -274,8 +274,8 @@ def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int, votes
     return Threshold(draw=draw, value=high, delta=Fraction(loss(high, draw, rows_per_unit)), steps=steps)
 
 
-SHARD_BITS = 8
-SHARDS = 1 << SHARD_BITS
+SHARD_BITS = 8  # highest bits of the first word of a hash, which are the number of its range
+SHARDS = 1 << SHARD_BITS  # ranges of hashes, each measured in one task
 LEAST_MERGED, MOST_MERGED = 1 << 16, 1 << 21  # entries that wait before they are merged
 
 ENTRY_BYTES = 72  # of a distinct value while it is merged

@@ -21,7 +21,7 @@ from dpscale.domain.words import Words
 
 PERIODS = ("day", "week", "month", "quarter", "year")
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
-EPOCH = date(1970, 1, 1)
+EPOCH = date(1970, 1, 1)  # day with the number 0
 NAMES = {
     "day": (r"(\d{4})-(\d\d)-(\d\d)", "a day, as 2025-01-31"),
     "week": (r"(\d{4})-W(\d\d)", "a week, as 2025-W05, or a day of it"),
@@ -111,7 +111,7 @@ EXACT = 1 << 53  # smaller integers are exact as floats, to which texts and deci
 LARGEST = sys.float_info.max
 FEW = 4  # values that a summary names
 MOST_CELLS = 1 << 32  # codes of known cells are at most 32 bits
-MOST_CODES = 1 << 64
+MOST_CODES = 1 << 64  # codes of an attribute whose cells are not known yet: words of 64 bits
 
 
 @dataclass(frozen=True)

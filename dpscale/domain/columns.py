@@ -23,7 +23,7 @@ from dpscale.domain.domain_schema import coded, from_tables
 from dpscale.domain.number import read_numbers
 
 EXPECTED = "a number of codes, a list of values, bool, dp.bins, dp.dates, dp.number, or a table of a domain file"
-MOST_BINS = 1_000_000
+MOST_BINS = 1_000_000  # from low to high by a width
 NUMBER = "number"  # kind of a value that `number` returns
 
 

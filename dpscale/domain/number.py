@@ -54,7 +54,7 @@ POLICIES = {
 }
 CELLS = {False: ("(low)", "(high)"), True: ("(low)", "(lower)", "(upper)", "(high)")}
 PLACES = {False: (0.0, 1.0), True: (0.0, 0.25, 0.75, 1.0)}  # values at the cells, as shares of the range
-ASSUMED_STEPS = 1000
+ASSUMED_STEPS = 1000  # between ends of which some are private; errors in units of the range do not depend on it
 MOST_PARTS = (1 << 31) - 1  # of a record: sums of 2^31 records then fit in 62 bits
 
 

@@ -37,7 +37,7 @@ AGREE = "between databases that agree on the public totals of"
 TWICE = ", which differ in two records at least: twice the epsilon, or the mu, of one record is between them"
 KEYS = {"path", "attributes", "count", "column", "origin", "sha256"}
 COUNTED = ("rows", "units")
-MOST_CELLS = 10_000_000
+MOST_CELLS = 10_000_000  # of a table of totals
 
 
 class TotalsDomain(Protocol):

@@ -20,7 +20,7 @@ from dpscale.domain.schema_values import check_keys
 FORMATS = "formats"
 ESCAPES = {"d": "0123456789", "w": "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"}
 SPECIAL = frozenset(".*+?()|^$]}{")
-MOST_LETTERS = 1000
+MOST_LETTERS = 1000  # characters of a text
 TAKES = (
     "a pattern of characters, classes such as [A-Z0-9] and the escapes \\d, \\w or \\ with a punctuation mark, each"
     f" repeated {{m}} or {{m,n}} times, of at most {MOST_LETTERS:,} characters"

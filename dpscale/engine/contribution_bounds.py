@@ -40,8 +40,8 @@ from dpscale.records.judging import Faults, Key, Tally, faults_of, refused_of, w
 from dpscale.records.table import Partition, Table
 from dpscale.storage.scratch import Memory, Sealed, Use
 
-SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
-LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 19
+SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2  # rows of a shard, about; least number of shards for each worker
+LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 19  # rows of a segment
 SEGMENT_BYTES = 128  # bytes of a row while a segment is built: waiting, assigned and encrypted
 MOST_PARTS = 50_000  # parts that are sent, one task each
 LEAST_ROWS = 16  # mean rows of a segment in a bucket if more parts would be sent

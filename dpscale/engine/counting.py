@@ -35,11 +35,11 @@ from dpscale.engine.task_sizing import merge_groups, split_group, useful_tasks
 from dpscale.records.table import Partition
 from dpscale.records.where import RowMask
 
-COUNTER_BYTES = 8
-FACTOR = 5
+COUNTER_BYTES = 8  # of an int64
+FACTOR = 5  # copies of the counters of a pass in memory, besides one for each worker
 SHARDS = 16  # shards of a pass; at least one per worker, because workers measure shards
-TASKS = 100_000
-TASK_SECONDS = 1.0
+TASKS = 100_000  # of all passes together
+TASK_SECONDS = 1.0  # predicted time of a counting task
 WAITING = 16  # partial counts that may wait for their sum if tasks are short
 SENT = 5_000_000  # sets in the requests of all tasks of a pass
 SMALL = 1 << 26  # bytes that a task may sum at once

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dask.dataframe import DataFrame
     from dask.delayed import Delayed
 
-PIECE_ROWS = 1 << 20
+PIECE_ROWS = 1 << 20  # rows of a piece; fewer if they exceed MOST_SENT bytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from dpscale.engine.watch import RedactedCall
 Value = TypeVar("Value")
 Graph = dict[Any, Any]
 KeyName = Callable[[str], str]
-FAN_IN = 8
+FAN_IN = 8  # lists of arrays that one task sums
 
 
 def call_graph(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str) -> Graph:

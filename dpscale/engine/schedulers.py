@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 SCHEDULER_FIELD = "engine.scheduler"
-CONNECT_SECONDS = 20
+CONNECT_SECONDS = 20  # in which a scheduler must accept a connection
 TLS = "distributed.comm.tls"
 CLUSTER_DOCS = "see cluster/README.md#several-machines-with-tls"
 ADDRESSES = "tcp://HOST:PORT or tls://HOST:PORT"

@@ -31,7 +31,7 @@ from dpscale.records.table import Partition
 if TYPE_CHECKING:
     from distributed import Future
 
-TASK_SECONDS = 1.0
+TASK_SECONDS = 1.0  # predicted time of a task of many calls, about a thousand times what Dask needs for a task
 MOST_CALLS = 10_000  # calls of a task; bounds the repeated work if its worker dies, and the size of a message
 MOST_SENT = 1 << 22  # bytes of values in one message
 SHARES = 4  # tasks per thread near the end, so that all threads finish together

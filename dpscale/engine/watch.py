@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     asyncio = LazyModule("asyncio")  # only clusters need it
 
-POLL_SECONDS = 2.0
+POLL_SECONDS = 2.0  # between checks that the scheduler answers and workers exist
 NOTICE_SECONDS = 1.0  # between notices of a request that waits
 MISSES = 3  # answers in a row that a lost scheduler does not give
 Answer = TypeVar("Answer")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_CELLS = 100_000  # of the attributes of a term, and of the joint table
-MOST_COLUMNS = 60
+MOST_COLUMNS = 60  # of a formula
 CODING = "C"
 FUNCTIONS = {CODING, "I", "exp", "log", "log10", "log2"}
 QUOTED = re.compile(r"`([^`]*)`")

@@ -18,8 +18,8 @@ from dpscale.reconstruction.joint_intervals import half_width
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-WIDTH = 78
-LEVEL = 0.95
+WIDTH = 78  # characters of a line of the summary, other than those of coefficients
+LEVEL = 0.95  # probability of intervals by default; p-values are scaled like an interval of this probability
 
 
 class RegressionResult:

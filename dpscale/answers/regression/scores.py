@@ -27,10 +27,10 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, linalg
 
-STEPS, TOLERANCE = 60, 1e-7
+STEPS, TOLERANCE = 60, 1e-7  # most Gauss–Newton steps; relative decrease of T below which they end
 FAR = 1e3  # standard errors from the estimate at which a value that is not refuted counts as infinite
 PRECISION = 1e-3  # of an end, in standard errors
-MOST_EXPONENT = 200.0
+MOST_EXPONENT = 200.0  # limit of the linear predictor, so that its exponential does not overflow
 MOST_EFFECT = 40.0  # of a scaled column on log odds or log means: larger ones cannot be told from infinite ones
 
 

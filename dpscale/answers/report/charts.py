@@ -28,9 +28,9 @@ from dpscale.domain.attribute import Attribute
 
 FEW_CELLS = 24  # cells with a row each; more are drawn as a chart
 LISTED_CELLS = 60  # cells of a chart with a list of values
-BOX_WIDTH, BOX_HEIGHT = 1000, 100
+BOX_WIDTH, BOX_HEIGHT = 1000, 100  # units of the box of a table, which the page stretches
 NARROWEST = 1 / 300  # share of the axis below which a bin is not visible
-TICKS = 4
+TICKS = 4  # approximate number of steps of an axis of numbers; most labels of an axis of cells
 WIDTH_OF_95 = 1.96  # standard errors in half an interval, for the digits that are shown
 Tick = tuple[str, float]  # text, and place in percent of the axis
 
@@ -226,9 +226,10 @@ def _height(values: Floats, top: float) -> list[float]:
     return list((BOX_HEIGHT * (1 - np.clip(values / top, 0, 1))).tolist())
 
 
-WIDTH, HEIGHT = 640, 310
+WIDTH, HEIGHT = 640, 310  # pixels of a plot; the height is a default
 LEFT, RIGHT, TOP, BOTTOM = 76, 20, 8, 44  # margins
 BAR = 30  # height of a bar with its gap
+# lines of the plot of weights; points of such a line; colours of the page, --c0 to --c4, which curves use in turn
 LINES, MOST_POINTS, COLOURS = 8, 1000, 5
 PLACES = 2  # decimals of a logarithm, finer than a point is
 LEAST_RATIO = 4.0  # of the ends of a logarithmic axis

@@ -203,7 +203,7 @@ def _ticks(axis: Axis, labels: Sequence[str]) -> None:
     axis.set_ticks(list(places), [labels[place][:18] for place in places], fontsize=8)
 
 
-SHOWN_DEGREES = 60
+SHOWN_DEGREES = 60  # degrees on a linear axis; with more the axis is logarithmic
 
 
 @drawing

@@ -31,8 +31,8 @@ from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import WorkloadPart
 
-MOST_NODES, MOST_TOP, MOST_CHILDREN = 2000, 400, 50
-MOST_CIRCLES, MOST_NAMES = 400, 8
+MOST_NODES, MOST_TOP, MOST_CHILDREN = 2000, 400, 50  # rows of a table of nodes; of its top level; below an opened node
+MOST_CIRCLES, MOST_NAMES = 400, 8  # nodes of the last level on a map; names of nodes of the first level on it
 
 
 @dataclass

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Sequence
 
 LONGEST = 80  # letters of an address without its hash
-DIGITS = 6
+DIGITS = 6  # hexadecimal digits of a hash in an address
 PLAIN = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[a-z0-9_]+(\.[a-z0-9_]+)?")  # not a device of Windows
 
 

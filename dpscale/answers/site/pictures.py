@@ -13,7 +13,7 @@ from dpscale.answers.tables import SIDE
 from dpscale.base.display import whole
 from dpscale.base.numerics import Floats, Integers
 
-MOST_TICKS = 6
+MOST_TICKS = 6  # names of periods on the axis of a plot
 APART = 0.06  # of the lines of a plot, in periods
 
 
