@@ -70,7 +70,7 @@ from dpscale.workload import MARGINAL, Workload
 SIZES = {"a": 2, "b": 2, "c": 2}
 TARGETS: tuple[AttributeSet, ...] = (("a", "b"), ("a", "c"))
 RECORDS, UNIT_ROWS, MU = 10_000, 100, 3.0  # rows of a unit: so many that rows add little to the noise
-PROTOTYPES = 4000
+PROTOTYPES = 4000  # of a model of rows: few, so that learning is fast enough to be repeated
 LINKED = 0.8  # share of records with a = b, and of those with a ≠ c
 
 
@@ -275,9 +275,14 @@ def direction(null: Floats, moved: Floats) -> Floats:
 
 # ---- checks of the self-test -----------------------------------------------------------------------------------------
 
+# runs on each table: of the mechanism, of its first selection, of rows of a single attribute, and with a planted
+# violation; μ of the runs of the first selection
 RUNS, SELECTIONS, ROWS_RUNS, PLANTED_RUNS, SELECTION_MU = 4000, 5000, 20_000, 1000, 9.0
+# share of the claim that the bound attains; for rows of several attributes; level of that bound; level at which a
+# claim is refuted
 ATTAINED, ROWS_ATTAINED, CONFIDENCE, REFUTED = 0.9, 0.8, 0.05, 1e-3
-LARGER = UNIT_ROWS * 10 // 7
+LARGER = UNIT_ROWS * 10 // 7  # rows of a unit that is too large: as noise x 0.7 for a unit of UNIT_ROWS
+# cells with a canary, present with probability 1/2; guesses about them; μ and δ of the audited run
 CANARIES, GUESSED, CANARY_MU, CANARY_DELTA = 2000, 1000, 3.0, 1e-5
 
 

@@ -134,7 +134,7 @@ def one_more(counts: Integers) -> Iterator[tuple[tuple[int, ...], Integers]]:
 
 
 LEVEL = 1e-3  # false-positive rate of one test
-LOW_BITS = 4
+LOW_BITS = 4  # last bits of an integer whose frequencies are compared
 EXACT_BELOW = 2.0**40  # above this deviation the last bits of a measurement's float may be lost
 
 

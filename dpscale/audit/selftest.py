@@ -46,11 +46,11 @@ from dpscale.plans.blocks import Block
 from dpscale.plans.measurement_plan import Draws
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE, Draw, LaplaceDraw
 
-ERROR = 1e-4
-DELTA = 1e-3
+ERROR = 1e-4  # probability of a wrong bound of an attack
+DELTA = 1e-3  # δ at which ε is bounded if the noise is not pure
 CHOSEN_ON = 5  # one part in so many
 GOALS = ("mu", "epsilon")
-QUANTILES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
+QUANTILES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)  # of a statistic: the thresholds of the events that are tried
 
 
 @dataclass(frozen=True)
@@ -276,9 +276,10 @@ PLANTED: dict[str, Callable[[Case], Case]] = {
 
 
 Check = tuple[str, bool, str]
-HONEST = 1000
+HONEST = 1000  # releases of each table in the attack on unmodified code
 PURE = 10_000  # releases of one number
 WEAKER = ("scale x 0.7", "sensitivity off by sqrt 2")
+# releases of each table that reveal a planted violation
 NEEDED = {name: 3000 if name in WEAKER else 500 for name in PLANTED}
 
 

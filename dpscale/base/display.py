@@ -23,8 +23,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"there are: {shown}"
 
 
-MOST_SHOWN = 250
-MOST_BITS = 500
+MOST_SHOWN = 250  # characters of a text that a message shows
+MOST_BITS = 500  # of an integer that a message shows, about 150 digits
 
 
 def safe_repr(value: object) -> str:
@@ -60,7 +60,7 @@ def _is_short(text: str) -> bool:
     return len(text) <= MOST_SHOWN and text.isprintable()
 
 
-MOST = 20
+MOST = 20  # rows of a table in a notebook
 PADDED = "padding: 0.1em 0.6em; text-align:"  # as notebooks, on pages whose tables have no style
 SPACED = "style='margin: 0 0 1em'"
 LEFT, RIGHT = f"style='{PADDED} left'", f"style='{PADDED} right'"
@@ -112,7 +112,7 @@ def escape_formula(text: str | None) -> str | None:
 
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-SMALLEST_PLAIN = 1e-4
+SMALLEST_PLAIN = 1e-4  # smaller numbers are shown with a power of ten
 
 
 def figure(value: float | None) -> str:

@@ -37,7 +37,7 @@ FIELD = "engine"
 FAULTS = (IndexError, KeyError, TypeError, AttributeError, NameError, AssertionError)
 OUTSIDE = {"dask", "distributed", "tornado", "asyncio", "fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "psycopg",
            "polars"}  # fmt: skip
-HOUSE = Path(__file__).parents[1]
+HOUSE = Path(__file__).parents[1]  # folder of dpscale's code
 AGAIN = "run it again to resume"
 NO_ROOM = ("can't start new thread", "Failed to launch worker thread", "Cannot allocate memory")  # of Python and Arrow
 

@@ -50,9 +50,10 @@ if TYPE_CHECKING:
 
 
 RESOURCE, STOP = "DRIVER", STOP_REQUEST
-INTERNAL = 70
-KNOWN_SECONDS = 20.0
+INTERNAL = 70  # exit code of a fault of dpscale, EX_SOFTWARE of sysexits.h
+KNOWN_SECONDS = 20.0  # in which the scheduler must know the driver's task, or the driver begin
 FILE, LOCK = DRIVER_STATUS, ".driver.lock"
+# between heartbeats; without a heartbeat, after which a driver is silent; between looks at its status
 BEAT_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1.0, 60.0, 0.2
 AT_WORK, ENDED = ("submitted", "running"), ("done", "failed", "cancelled", "stopped")
 DriverStatus = dict[str, Any]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
 create, selections = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.selections")
 answers = LazyModule("dpscale.answers.selections")
-SHOWN_ROWS = 20
+SHOWN_ROWS = 20  # rows of a result on the terminal
 
 
 def answering(command: Any) -> Any:

@@ -45,7 +45,7 @@ WARNING = (
     "PRIVATE, do not publish: these statistics are computed from the records. "
     "A bound that is chosen from them reveals information about the records."
 )
-QUANTILES = (50, 90, 99)
+QUANTILES = (50, 90, 99)  # percent; quantiles of the number of links of a row
 Columns = tuple[str, ...]
 Keys = list[tuple[Words, NDArray[np.bool_]]]
 

@@ -27,6 +27,7 @@ from dpscale.privacy.streams import PublicStream
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
+# numbers of attributes of compared sets; sets of each number; cells of a set
 DEGREES, MOST, MOST_CELLS = (1, 2, 3), 500, 1 << 22
 
 
@@ -88,7 +89,7 @@ def _draw_numbers(every: int, stream: PublicStream) -> list[int]:
 
 
 Pair = tuple[AttributeSet, float, float, float]  # V in the data, in the rows, and the difference of the data's halves
-WORST_PAIRS = 10
+WORST_PAIRS = 10  # pairs with the largest differences that the summary lists
 
 
 def summarise_dependence(found: Sequence[Pair]) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def summarise_dependence(found: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-WORST = 5
+WORST = 5  # sets of a degree, or groups of a sum, with the largest distances that the summary lists
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ MOST, LEAST, SHUFFLED = (
     10_000,
 )  # rows per table; fewest rows to learn from; rows for permutation importance
 NOMINAL = 255  # most values of a nominal feature; larger attributes are ordered
-SEED, POINTS = 0, 200
+SEED, POINTS = 0, 200  # random state of the models, so that a comparison repeats exactly; points of a ROC curve
 
 
 def check_learner() -> None:
@@ -142,7 +142,7 @@ def roc(scores: Floats, true: NDArray[np.bool_]) -> Curve:
     return alarms[at].tolist(), hits[at].tolist()
 
 
-CLASSES, MOST_IMPORTANT = 20, 8
+CLASSES, MOST_IMPORTANT = 20, 8  # values of a target; attributes whose importance is listed
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
 BITS = 20  # of a half of a step number, so that sums of a batch are exact as floats
-MOST_PANELS, MOST_POINTS = 3, 1000
+MOST_PANELS, MOST_POINTS = 3, 1000  # numbers with a panel in the figure; groups in a panel
 GROUP_BYTES = 16  # a number of records and a sum
 
 

@@ -48,9 +48,10 @@ from dpscale.relational.published import LoopSize, Rounds, chosen_rounds, moved_
 from dpscale.storage.files import read_text
 
 FILE = "allocation/allocation.json"
-LEAST_SHARE = 1e-9
+LEAST_SHARE = 1e-9  # least share of a stored division other than 0
 OPEN = "private"  # a bound that the first measurement chooses
 USUAL_ROWS = 10_000.0  # of the root before data
+# numbers of rows between which the posterior is computed, at points of equal ratio
 LEAST_ROWS, MOST_ROWS, POINTS = 10.0, 1e10, 2000
 ROOT_SPREAD, LINK_SPREAD = 3.0, 1.5  # log-spreads of numbers of rows around the usual ones
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding

@@ -17,7 +17,7 @@ from dpscale.job.job import Job
 from dpscale.job.search_budget import SHARE
 from dpscale.job.sections import LIMITS
 
-DIGEST_VERSION = 2
+DIGEST_VERSION = 2  # of new releases
 FORMER_NAMES = {"allow_weak_privacy": "careless"}  # keys of [privacy]
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}  # of [reconstruct], also of a job that omits them
 

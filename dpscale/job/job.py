@@ -48,7 +48,7 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import is_url, located
 
-LEAST_PRIVATE = 1e-9
+LEAST_PRIVATE = 1e-9  # smaller remainders of the budget, and excesses of the sum of shares, are due to rounding
 
 
 class Job(Settings):

@@ -330,7 +330,7 @@ def join_jobs(job: Job, neighbours: NeighbourRelation) -> Mapping[str, JoinJob]:
     return {name: join_job(job, neighbours, name) for name in names}
 
 
-CUT_SHARE = 0.05
+CUT_SHARE = 0.05  # of a join's budget, for the rows beyond its bound, if the job states none
 
 
 def cut_joins(job: Job, neighbours: NeighbourRelation) -> dict[str, float]:

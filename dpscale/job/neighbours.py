@@ -276,7 +276,7 @@ def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
     return rows.get(link.child, 1)  # a row of a side table refers to one row
 
 
-DEGREE = 3
+DEGREE = 3  # most attributes of a marginal of a table for which the job states no workload
 
 
 def table_job(job: Job, protects: NeighbourRelation, name: str) -> TableJob:

@@ -126,7 +126,7 @@ def table_deltas(privacy: Privacy, stated: Mapping[str, float | None]) -> dict[s
     return deltas
 
 
-LEAST_DELTA = 1e-300
+LEAST_DELTA = 1e-300  # least additive delta, from which the bisection begins
 
 
 def step_delta(delta: float, squared_mu: float, steps: int) -> float:

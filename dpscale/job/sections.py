@@ -43,7 +43,7 @@ from dpscale.workload.sql.selection import counts_units, squared_columns
 from dpscale.workload.sql.statements import DIALECT, Statement, read_statements
 from dpscale.workload.sums import OTHERS, SUM
 
-BELOW_ONE = 1 - 1e-15
+BELOW_ONE = 1 - 1e-15  # factor of a budget that keeps rounding from exceeding the stated ε
 PART_ROWS, LONG_PART_ROWS, PART_VALUES = 100_000, 1_000_000, 1 << 25  # of a file by default
 MOST_SHORT_PARTS, MOST_PARTS = 100, 10_000  # files of PART_ROWS rows, and of any
 POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows per record, and rows, above which sampling error is negligible
@@ -59,6 +59,8 @@ UNITS = {
 }
 Share = Annotated[float, Field(gt=0, le=1)]
 KINDS = Literal["many-to-many", "one-to-many", "one-to-one"]
+# usual bound of links of a row until a private one is chosen; rounds of a published loop; periods of a growing table;
+# attributes of a marginal of a loop
 MOST_DEGREE, MOST_ROUNDS, MOST_PERIODS, MOST_ORDER = 10, 1000, 1000, 6
 LOOP_KEYS = ("rounds", "marginals", "alpha", "degree", "optimised", "slices")  # of the mechanism "published"
 Kind = Literal["period", "cumulative", "window"]  # of answers at a period

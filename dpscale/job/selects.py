@@ -23,7 +23,7 @@ from dpscale.workload.sql.selection import read_names, requested_tables
 from dpscale.workload.sql.statements import DIALECT, SETTINGS, Statement, exp, read_statements
 
 SQL, QUERY = "sql", "query"
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20  # of workload.sql
 
 
 def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table, span
     analyst FROM releases
     LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
 ABSENT = {"rounds": {"part": ""}}  # columns that rows of earlier versions lack, and are not null
-SLIPS = 2
+SLIPS = 2  # letters by which near names of datasets differ at most
 DEFAULT = ("./", "../")  # beginnings of the names of datasets for which the job states none
 
 

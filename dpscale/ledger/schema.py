@@ -21,9 +21,9 @@ from __future__ import annotations
 import re
 
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 9
+VERSION = 9  # current version
 ROWS = ("caps", "releases", "rounds", "protections", "terms", "links")  # the tables whose rows are numbered
-ROWS_OF_FOUR = ROWS[:5]
+ROWS_OF_FOUR = ROWS[:5]  # those that existed in version 4
 LINKED = ("caps", "releases", "rounds")  # the tables whose rows are links of a chain
 STATES = ("reserved", "committed", "released")
 
@@ -222,6 +222,7 @@ NINTH = (
     """CREATE TRIGGER terms_analyst BEFORE INSERT ON terms WHEN NEW.analyst IS NULL
         BEGIN SELECT RAISE(ABORT, 'a cap names its analyst, or none: update dpscale'); END""",
 )
+# statements that each version adds
 STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH, 7: SEVENTH, 8: EIGHTH, 9: NINTH}
 
 
@@ -381,6 +382,7 @@ def _triggers(version: int) -> dict[tuple[str, str, int], str]:
     return {(table, f"{table}_{event}", kind): body for (table, event, kind), body in bodies.items()}
 
 
+# of a ledger in PostgreSQL of each version
 TRIGGERS = {version: _triggers(version) for version in range(FIRST_VERSION, VERSION + 1)}
 
 

@@ -92,7 +92,7 @@ def select_candidates(
     return tuple(chosen)
 
 
-CELL_BYTES, SPARSE_BYTES = 8, 16
+CELL_BYTES, SPARSE_BYTES = 8, 16  # of a count in a dense table, and of a count with the number of its cell
 
 
 def distance(counts: Integers, estimate: Floats, classes: CellClasses | None = None) -> int:

@@ -30,9 +30,9 @@ from dpscale.privacy.secret import SecretFile
 from dpscale.privacy.streams import KeyedStream, open_stream
 from dpscale.storage.files import present
 
-SAFE = 1 << 61
-MOST_COUNTS = 1 << 62
-MOST_WIDE = 1 << 126
+SAFE = 1 << 61  # integers below it, plus their noise, fit in 64 bits
+MOST_COUNTS = 1 << 62  # multiplied counts below it are int64, from which limbs are cut
+MOST_WIDE = 1 << 126  # integers below it, plus their noise, fit in 128 bits
 LARGE = 1 << 17  # multiplications above which limbs are faster, measured on one core
 
 

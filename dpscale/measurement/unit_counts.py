@@ -24,7 +24,7 @@ from dpscale.domain import Domain
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import Draw, allocate, cost_of, gaussian_draw, laplace_draw
 
-MOST_MULTIPLIER = 1 << 28
+MOST_MULTIPLIER = 1 << 28  # counts below 2^34 times it fit in 62 bits
 
 
 @dataclass(frozen=True)

@@ -27,18 +27,18 @@ from dpscale.plans.tree import TreeFactor
 Term = Callable[[Floats], Floats]
 
 EXACT, WORDS = 1 << 53, 1 << 62  # of sums of absolute products in float64 and in int64
-WIDTHS = range(30, 11, -1)
+WIDTHS = range(30, 11, -1)  # bits of a limb that are tried; of equally good ones, the widest is used
 ON_WORDS = (
     TreeFactor,
     LayeredFactor,
     SpectralFactor,
     CirculantFactor,
 )  # applied to whole limbs as int64, without digits
-CHUNK = 1 << 16
-ONE_THREAD = 1 << 18
-FEW_COLUMNS = 24
+CHUNK = 1 << 16  # entries of a chunk of columns, which fit in the cache
+ONE_THREAD = 1 << 18  # most multiplications of a product that OpenBLAS computes on one thread
+FEW_COLUMNS = 24  # a chunk with fewer columns is not made smaller to stay on one thread
 
-ONE, WORD = np.uint64(1), np.uint64(64)
+ONE, WORD = np.uint64(1), np.uint64(64)  # 1 and the bits of a word, of the type of the words that they shift
 
 
 def limb_product(factors: Sequence[Factor], counts: Integers, bound: int | None = None) -> tuple[Integers32, int]:

@@ -30,7 +30,7 @@ from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, R
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 
 NAME = "aim-grem"
-BYTES, LAZY_BYTES = 8, 1 << 30
+BYTES, LAZY_BYTES = 8, 1 << 30  # of a cell; of the marginals of all candidates, above which updates are not lazy
 
 
 class Options(AdaptiveOptions):

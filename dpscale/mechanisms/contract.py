@@ -32,7 +32,7 @@ from dpscale.storage.files import rename_over
 from dpscale.workload import Workload
 from dpscale.workload.wide import is_wide
 
-VERSION = 1
+VERSION = 1  # of the stored solutions; a part of the hash of each problem
 VARIABLE = "DPSCALE_STORE"
 
 
@@ -83,7 +83,7 @@ def user_store() -> PlanStore | None:
     return PlanStore(Path(named) if named else Path(cache) / "dpscale" / "optima")
 
 
-MOST_CELLS = 1 << 27
+MOST_CELLS = 1 << 27  # of a marginal that is counted, 1 GiB of int64, unless a planner is given another limit
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from dpscale.workload.residual.axes import water_fill
 
 Variances = Sequence[float] | Floats
 Read = Callable[[int], Floats]
-NEITHER = -1
+NEITHER = -1  # place of a set that a plan does not measure
 
 
 @dataclass(frozen=True, eq=False)

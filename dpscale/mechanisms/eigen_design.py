@@ -47,8 +47,8 @@ from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Workload
 
 NAME = "eigen-design"
-EXPLICIT_CELLS = 2048
-OF_TOTAL = 1e-3
+EXPLICIT_CELLS = 2048  # joint cells of all attributes for which there is one strategy
+OF_TOTAL = 1e-3  # weight of the total and of the cells, in a sum of Gram matrices of trace 1
 DESIGNS = {
     "eigen": None,
     "wavelet": baselines.wavelet,

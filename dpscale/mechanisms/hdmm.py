@@ -50,6 +50,7 @@ from dpscale.workload.wide import DENSE
 NAME = "hdmm"
 WAYS = ("explicit", "product", "union", "marginals")
 EXPLICIT_CELLS, MOST_EXPLICIT = 1024, 8192  # cells of several attributes: by default, and if `way` is set
+# products of a union; cells of a single attribute from which OPT0 is the only search
 MOST_PRODUCTS, MANY_CELLS = 400, 128
 AXIS_WORK = 4  # of a product with a Gram matrix by axes, in multiplications for each cell
 CERTIFIED = 1e-6  # gap below which no other bound can be larger

@@ -39,7 +39,7 @@ from dpscale.workload.parts import ProductPart
 from dpscale.workload.wide import is_wide
 
 ROUNDS, ENOUGH, EARLY = 40, 1e-3, 8  # rounds, gap of the variance at which they end, rounds without gain that end them
-USUAL_ROUNDS = 15
+USUAL_ROUNDS = 15  # from which the time of a plan is predicted
 GAIN = 1e-4  # of the maximum or its bound
 MOST_QUERIES = 1 << 22  # whose variances are computed in each round
 LEAST = 1e-3  # of the largest factor; smaller weights may have no effect on integer strategies

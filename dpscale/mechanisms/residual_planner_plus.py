@@ -37,7 +37,7 @@ BASES = {
     "hierarchical": baselines.hierarchical,
     "hb": baselines.hb,
 }
-FULL_RANK = 1e-9
+FULL_RANK = 1e-9  # singular values up to this share of the largest count as 0
 
 
 class Options(Settings):

@@ -227,8 +227,10 @@ def _check_marginal(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names:
 
 Key = tuple[AttributeSet, Levels]
 GRID = 32  # level weights are rounded to powers of exp(1 / GRID), so that similar residuals share a strategy
-NOWHERE = -20_000
-LEAST = 1e-300
+NOWHERE = -20_000  # logarithm of a level weight of 0, in steps of 1 / GRID
+LEAST = 1e-300  # keeps a sum of weights of 0 from being a divisor
+# rounds over the trees of several hierarchies; steps that balance the groups' errors; excess of the largest error
+# over the mean at which they end; part of a step in logarithms
 SWEEPS, BALANCES, EVEN, DAMPING = 3, 16, 0.01, 0.7
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Integers, Integers32, NDArray
 from dpscale.domain import Domain
 
-SEED = 19
+SEED = 19  # of the random words by which sets are found
 
 
 class AttributeSets(Sequence[AttributeSet]):

@@ -24,9 +24,9 @@ from dpscale.workload.wide import LONG
 
 KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "layered", "spectral", "circulant")
 WHOLE = ("full", "layered")  # kinds that measure all cells, and the total with them
-LIMB = 21
-LARGEST_ENTRY = 1 << 60
-SPAN_TOLERANCE = 1e-7
+LIMB = 21  # bits of a limb: three limbs hold an entry
+LARGEST_ENTRY = 1 << 60  # limit of the absolute entries of a matrix
+SPAN_TOLERANCE = 1e-7  # largest distance of a query from the span of the rows, relative to its largest entry
 MOST_EXPLICIT = 10_000  # cells of a matrix of cells × cells
 
 
@@ -434,7 +434,7 @@ def identity_factor(size: int) -> Factor:
     return Factor("identity", (size,))
 
 
-BITS = 12
+BITS = 12  # of the entries of a cumulative strategy after the binary point
 # two cells are measured equally well one by one; beyond 512 a matrix of cells × cells takes long to invert
 FEWEST, MOST = 3, 512
 

@@ -34,6 +34,7 @@ from dpscale.workload import Family
 from dpscale.workload.node_grams import node_gram, node_sums
 
 CHUNK = 1 << 18  # queries
+# limits of the absolute entries of the rows on blocks, and of the multipliers of levels
 LARGEST_ROW, LARGEST_MULTIPLIER = 1 << 40, 1 << 30
 
 

@@ -414,7 +414,7 @@ def draw_of(block: Block, budget: Fraction, rows_per_unit: int, denominator: int
     return gaussian_draw(block.squared_l2_sensitivity, amount, rows_per_unit, what, denominator)
 
 
-RECORD_VERSION = 1
+RECORD_VERSION = 1  # of the label of a draw; another one gives other noise
 NAMELESS = '"attributes":[]'
 
 

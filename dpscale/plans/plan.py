@@ -44,7 +44,7 @@ from dpscale.workload import Workload
 from dpscale.workload.merging import merge_cells
 from dpscale.workload.residual import kron
 
-SHOWN_CELLS = 4096
+SHOWN_CELLS = 4096  # of a set whose strategy is returned as a matrix
 Arrays = Mapping[str, NDArray[Any]]
 
 

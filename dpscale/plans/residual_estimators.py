@@ -17,7 +17,7 @@ from dpscale.workload.residual import center, subsets
 Spread = Callable[[Block, AttributeSet], float]
 FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
 WholeIn = Callable[[Block, AttributeSet], bool]
-MOST_CACHED = 1 << 14
+MOST_CACHED = 1 << 14  # estimators in the cache, which is emptied when it is full
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from dpscale.base.errors import TransientError
 from dpscale.storage.files import create, is_local, open_in_place, read_bytes, store_errors, write_whole
 
 NAME = ".lock"
-BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
+BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0  # between renewals of a lock in a store; age at which its owner counts as dead
 GLANCE_SECONDS, POLL_SECONDS = 0.2, 0.01  # longer than `free` locks the file; between attempts to lock one
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 

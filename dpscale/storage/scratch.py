@@ -27,7 +27,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dpscale.storage.lock import file_lock, is_free
 
-BLOCK = 16
+BLOCK = 16  # bytes of a block of AES, and of the key
 _open: dict[str, WeakSet[Sealed]] = {}
 
 

@@ -40,7 +40,7 @@ from operator import mul
 from statistics import NormalDist
 from typing import Any
 
-SMOOTHING = 8
+SMOOTHING = 8  # part of the variance of Gaussian noise that is not charged: s of dpscale.privacy.draws
 ABOVE = Fraction(1 + 1e-9)  # tolerance for rounding of floats
 MOST_SETS = 200_000  # sets of columns over which the largest cost of a matrix is computed exactly
 MOST_SPLIT = 2000  # rows of a unit of which all divisions over values are compared

@@ -16,7 +16,7 @@ from dpscale.base.arrow import arrow_csv, pq
 from dpscale.cli.outcome import command, near, outcome
 from dpscale.engine.schedulers import Progress, silent
 
-PARTITIONS = 8
+PARTITIONS = 8  # files of the table of the demo
 
 
 def run_demo(folder: Path, scheduler: str | None = None, progress: Progress = silent) -> str:

@@ -27,7 +27,7 @@ from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual import center, subsets
 from dpscale.workload.residual.axes import Groups, coarsened, every_cell, isotropic_parts, shares
 
-SHARE_UNIT = 1 << 40
+SHARE_UNIT = 1 << 40  # shares of the residuals of a marginal are rounded down to multiples of 1 / SHARE_UNIT
 VERSION = "aim-grem/6"  # part of every noise record, so another version draws other noise
 BY_STRATEGY = "aim-grem/7"  # runs with 1-ways measured by strategies, and the records of these 1-ways
 BY_QUERIES = "aim-grem/8"  # runs with candidates that are scored on classes of cells
@@ -382,7 +382,7 @@ def _allows_empty_set(decision: AimDecision, setting: Setting) -> bool:
     return decision.beta > 0 and setting.schedule.allows_empty((), ())
 
 
-NOISE_L1 = math.sqrt(2 / math.pi)
+NOISE_L1 = math.sqrt(2 / math.pi)  # mean absolute value of Gaussian noise, in standard deviations
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from dpscale.workload.residual.axes import Groups, by_mass, every_cell
 from dpscale.workload.residual.grem import LazyMarginals, Residuals
 
 Counts = Mapping[str, NoisyCounts]
-ABOVE_NOISE = 3.5
+ABOVE_NOISE = 3.5  # least records of a group of cells, in standard deviations of the expected noise of a cell
 EXPECTED_NOISE = 0.5  # of the noise of an even step: budgets that measure few pairs measure them more precisely
 ResidualMeasurement = tuple[AttributeSet, Floats, float]
 

@@ -40,10 +40,17 @@ from dpscale.plans.factor import Factor
 from dpscale.workload.query_classes import CellClasses, QueryCandidates
 from dpscale.workload.residual.axes import Groups
 
-DEGREE = 3
+DEGREE = 3  # attributes of a set that competes with pairs; larger sets are laws
 FEWER = "use marginals over fewer attributes"
+# noise of a larger set, as a share of the records, up to which it is offered at even steps; noise of pairs for which
+# the first step is even; least first step, as a share of an even one; factor of the pairs of a round at the cheapest
+# steps
 OFFERED, EVEN, CHEAPEST, WIDEST = 0.1, 0.025, Fraction(1, 4), 3
+# noise, as a share of the records, above which 1-ways are noisy; measurements that are added to n in the share of
+# 1-ways; parts of 1 to which the first share is rounded; share of a set of one cell, before they are scaled to 1
 NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
+# of the budget, for the laws of a degree; steps of a degree; share of a step for its selection; noise of a law, as a
+# share of the records, up to which it is a candidate
 LAW_SHARE, LAW_STEPS, LAW_SELECTING, LAW_NOISE = Fraction(1, 10), 8, Fraction(1, 4), 0.25
 Targets = Mapping[AttributeSet, int]
 Inside = Callable[[AttributeSet], Iterable[AttributeSet]]

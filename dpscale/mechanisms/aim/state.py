@@ -34,7 +34,7 @@ from dpscale.reconstruction.consistency import NoisyCounts, total_of
 from dpscale.workload.residual.axes import Groups, every_cell
 from dpscale.workload.residual.grem import Residuals
 
-SURE = Fraction(3, 4)
+SURE = Fraction(3, 4)  # least share for the 1-ways that becomes all of the rest, if this buys a single measurement
 
 
 @dataclass(frozen=True)
