@@ -29,7 +29,7 @@ MOST_BITS = 500  # of an integer that a message shows, about 150 digits
 
 def safe_repr(value: object) -> str:
     """Return a repr of `value` that is safe to print; long or non-scalar values show only their type."""
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python refuses to print longer integers
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python refuses to print much longer ones
         return "a number of hundreds of digits"
     if value is None or isinstance(value, int | float) or (isinstance(value, str) and _is_short(value)):
         return repr(value)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 RETRIES = 3  # repetitions of a task that fails
 MOST_TASKS = 4000  # tasks of a map on the scheduler at once
-# tasks of a map or exchange at once, for each thread; least number of tasks of a map at once
+# tasks of a map, or numbers of an exchange, at once for each thread; least number of tasks of a map at once
 TASKS_PER_THREAD, LEAST_TASKS = 4, 32
 FRESH_SECONDS = 1.0  # age at which a number of threads is still used to choose sizes
 SMALL = 1 << 18  # bytes of a value that is sent with every task that uses it

@@ -40,7 +40,7 @@ from dpscale.plans.factor import Factor
 from dpscale.workload.query_classes import CellClasses, QueryCandidates
 from dpscale.workload.residual.axes import Groups
 
-DEGREE = 3  # attributes of a set that competes with pairs; larger sets are laws
+DEGREE = 3  # most attributes of a set that competes with pairs; larger sets are laws
 FEWER = "use marginals over fewer attributes"
 # noise of a larger set, as a share of the records, up to which it is offered at even steps; noise of pairs for which
 # the first step is even; least first step, as a share of an even one; factor of the pairs of a round at the cheapest
