@@ -18,7 +18,7 @@ from dpscale.reconstruction.joint_intervals import half_width
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-WIDTH = 78  # characters of a line of the summary, other than those of coefficients
+WIDTH = 78  # characters of a line of the summary, unless a coefficient has a long name
 LEVEL = 0.95  # probability of intervals by default; p-values are scaled like an interval of this probability
 
 
@@ -167,7 +167,7 @@ class RegressionResult:
             lines.append(f"{left:<18}{value[: half - 20]:>{half - 19}} {right:<19}{other:>{WIDTH - half - 19}}")
         tail = (1 - level) / 2
         head = ["coef", "std err", "z", "P>|z|", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
-        longest = max(12, WIDTH - 60, *(len(name) for name in self._names))
+        longest = max(12, *(len(name) for name in self._names))
         lines += ["=" * WIDTH, " " * longest + "".join(f"{one:>11}" for one in head), "-" * max(WIDTH, longest + 66)]
         rows = np.column_stack([self.params, self.bse, self.pvalues, ends])
         for name, (value, error, chance, low, high) in zip(self._names, rows.tolist(), strict=True):

@@ -141,7 +141,7 @@ def strategy_picture(matrix: Floats) -> str:
     )
 
 
-MOST_BARS, MOST_TICKS, MOST_SIDE = 60, 16, 64  # values that have bars, more have a line; labels of an axis; not used
+MOST_BARS, MOST_TICKS = 60, 16  # values that have bars, more have a line; labels of an axis
 
 
 def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figure:
