@@ -30,11 +30,13 @@ from dpscale.workload.residual import Weights
 from dpscale.workload.residual.axes import whole_weights
 from dpscale.workload.wide import even_cut, is_wide, runs_of
 
-STEPS, FLAT = 12, 2e-6
+STEPS, FLAT = 12, 2e-6  # of the fixed point along the curve: most steps; relative change of J at which it ends
+# gaps of the solver: in a search; on the curve; in a search of more than MUCH work
 TOLERANCE, ON_CURVE, ROUGHLY = 1e-7, 1e-5, 1e-3
 EVALUATIONS, FEWEST_EVALUATIONS, ENOUGH = 24, 4, 1e-6  # of J; fewer do not improve a start
 LITTLE, MUCH, AFFORDED = 1e5, 1e8, 2.5e9  # cubes of cells: limits of one evaluation of J, and of all
-TILT = 0.4
+TILT = 0.4  # relative rise or fall of tilted weights from the middle of an axis to its ends
+# weight moved to judge flatness; error of the sum of stored weights; eigenvalue taken as 0
 MOVED, NEAR, SINGULAR = 1e-3, 1e-9, 1e-9
 
 
@@ -307,7 +309,7 @@ def move_profiles(demands: Demands, profiles: Profiles, free: Sequence[int], mov
     return new
 
 
-SOLVED, NEAR_BLOCKS = 256, 1e-6
+SOLVED, NEAR_BLOCKS = 256, 1e-6  # of the problem within a block of a wide axis: most cells; gap
 BLOCK_BITS, FEWEST_BITS = 20, 10  # fewer for few cells, where centring changes integer rows more
 LEAST = 1e-3  # least weight relative to the plain mean
 

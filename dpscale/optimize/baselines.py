@@ -21,9 +21,9 @@ from dpscale.plans.layered import LayeredFactor
 from dpscale.workload import root_of
 
 Interval = tuple[int, int]
-BOUNDS = 16
-WAVELET_BITS = 20
-MANY = 3600
+BOUNDS = 16  # most bounds on the summed cells for which `data_cube` computes a cover
+WAVELET_BITS = 20  # integer multipliers are multiples of 2^20, times √2 at the last level and rounded
+MANY = 3600  # candidate marginals above which no further unions are added
 
 
 def scaled(matrix: Floats, noise: Noise) -> Floats:

@@ -27,13 +27,13 @@ from dpscale.base.numerics import Floats, NDArray
 from dpscale.optimize.symmetry import SymmetryBlocks, split
 from dpscale.plans.factor import Factor
 
-NEWTON_STEPS = 60
-TO_BOUNDARY = 0.95
-FLOOR = 1e-6
-ROUNDS = 12
-NEAR = 0.9
-WEIGHT_THRESHOLD = 1e-3
-MIXED = 1e-6
+NEWTON_STEPS = 60  # most steps of the interior-point method
+TO_BOUNDARY = 0.95  # largest fraction of a weight or a slack that one Newton step removes
+FLOOR = 1e-6  # least weight at the start of the interior-point method, relative to the largest
+ROUNDS = 12  # most rounds of `polish`, each with more cells that may have weight
+NEAR = 0.9  # share of the largest leverage above which a cell may have weight
+WEIGHT_THRESHOLD = 1e-3  # share of the largest weight above which a cell may have weight
+MIXED = 1e-6  # part of the mean weight that every cell receives after a round, so that none stays at 0
 
 
 class DualPoint:
@@ -171,10 +171,10 @@ def to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> flo
     return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))
 
 
-MEMORY = 15
-POWER = 2.0
-TOLERANCE = 1e-9
-STEPS, FEWEST_STEPS = 80, 8
+MEMORY = 15  # points that Anderson mixing combines
+POWER = 2.0  # factor of log(X_ii / tr M^½) in a step of the fixed point
+TOLERANCE = 1e-9  # certified relative gap at which a search ends
+STEPS, FEWEST_STEPS = 80, 8  # most and fewest steps of the fixed point; the work of a step decides between them
 WORK, NEWTON_WORK = 6e11, 1e10  # largest operations of all steps, and of one Newton step
 ROUGHLY, ROUGH_WORK, ROUGH_STEPS = 1e-4, 1e13, 400  # gaps above which a search has these limits
 NOTHING = -600.0  # least log weight: below it a weight would be 0 and could not increase again
@@ -410,7 +410,7 @@ class Solve(Protocol):
     ) -> Optimum: ...
 
 
-LEAST = 1e-14
+LEAST = 1e-14  # eigenvalues of M are at least this share of the largest in the slope, which has their power −¾
 
 
 def slope(blocks: SymmetryBlocks, optimum: Optimum) -> Floats:

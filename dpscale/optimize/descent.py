@@ -17,7 +17,7 @@ from dpscale.base.numerics import Floats
 
 Objective = Callable[[Floats], tuple[float, Callable[[], Floats]]]  # value and slope function at a point
 
-MEMORY = 10
+MEMORY = 10  # pairs of steps and changes of the slope that approximate the curvature
 FALLS, FLATTENS = 1e-4, 0.9  # Wolfe conditions: sufficient decrease and curvature
 FIRST, LENGTH = 0.1, 10.0  # of the first step: largest move, and its limit in multiples of the slope
 

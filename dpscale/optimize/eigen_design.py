@@ -29,11 +29,11 @@ from dpscale.optimize.convex import interior_point, iterate_fixed_point
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import Noise, Strategy, error_of, sensitivity
 
-GAP, LAPLACE_GAP = 1e-7, 1e-3
-STEPS = 61
-NEWTON_STEPS = 80
-RANK = 1e-12
-SHORT = 1e-9
+GAP, LAPLACE_GAP = 1e-7, 1e-3  # certified relative gaps at which program 1 ends: default; in `choose_queries`
+STEPS = 61  # most steps of the fixed point before the interior-point method
+NEWTON_STEPS = 80  # most steps of the interior-point method
+RANK = 1e-12  # share of the largest cost, eigenvalue or singular value below which a value is taken as 0
+SHORT = 1e-9  # a column is completed if more than this share of the longest norm is missing
 GAIN = 1e-3  # a reduced design replaces the full one if its error is smaller by more than this share
 FULL = "full"
 COMPARED_CELLS = 1024  # larger problems compare one reduced design, since every design is a dense solve

@@ -24,7 +24,7 @@ from dpscale.workload.residual import kron
 from dpscale.workload.wide import DENSE, is_wide
 
 TOTAL = "total"
-EXPLICIT_CELLS = 8192
+EXPLICIT_CELLS = 8192  # default limit of the cells of an explicit Gram matrix, which then has 512 MiB
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,15 +24,15 @@ from dpscale.workload.residual import Weights
 from dpscale.workload.residual.axes import centred, nearest_centred
 
 TOTAL_BITS = 75  # limit for all factors of a strategy together: noise is drawn below 2^99 lattice steps
-LARGEST_BITS = 25
+LARGEST_BITS = 25  # most bits of the scale of a rounded strategy, even if the other limits allow more
 ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = (
     54,
     14,
     42,
 )  # limits for an integer entry, an axis' weights, and the weights of several axes together
-TRIES = 8
-TRIED_CELLS = 200
-BASIS_BITS = 36
+TRIES = 8  # scales that rounding compares, from 2^bits down to 9/16 of it
+TRIED_CELLS = 200  # most cells for which several scales are compared
+BASIS_BITS = 36  # bits of the scale of integer combinations of a basis, without those of axis weights
 AxisWeights = tuple[Weights | None, ...]
 SPAN_TOLERANCE = 1e-3  # larger relative errors of a query are due to a different span, not to rounding
 
@@ -178,9 +178,10 @@ def bits_of_weights(size: int, axes: int) -> int:
     return min(max(WEIGHT_BITS, size.bit_length() + 9), JOINT_BITS // axes if axes > 1 else LARGEST_BITS)
 
 
-SAME = 1e-12
+SAME = 1e-12  # largest difference of entries from those of an identity or a total
+# relative to the largest singular value: the least of full rank; the identity added below it
 LEAST_RANK, ADDED = 1e-6, 2.0**-14
-MANY_CELLS = 256
+MANY_CELLS = 256  # cells from which a Cholesky factorisation is tried before the singular values
 
 
 def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float, noise: str) -> Block:

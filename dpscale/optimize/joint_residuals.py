@@ -27,8 +27,10 @@ from dpscale.workload import Workload, WorkloadPart, root_of
 from dpscale.workload.factors import compressed, weighted_queries
 from dpscale.workload.residual import Weights, kron, profile_of, subsets
 
+# cells of a set measured jointly; cells of all attributes together if all families are products; sets of the workload;
+# summed squares of the sets' cells
 MOST_CELLS, MOST_OF_PRODUCTS, MOST_SETS, MOST_ENTRIES = 2048, 1024, 24, 1 << 25
-RIDGE = 1e-12
+RIDGE = 1e-12  # square of the ridge's scale, relative to the squared length of the last row
 TOLERANCE, FEW_CELLS, LOOSELY = 1e-6, 300, 1e-3  # gap at which a search ends: on few cells, and on more
 EVEN = 1e-3  # part of uniform weights, with which a strategy spans more than the queries
 

@@ -31,9 +31,10 @@ from dpscale.plans.layered import LayeredFactor
 from dpscale.workload.node_grams import Asked, node_gram, node_sums
 
 FANS = (8, 16)  # nodes of a level in a node of the level above
-FEWEST_BLOCKS, MOST_BLOCKS = 160, 640
-BLOCKS_PER_ROW = 16
+FEWEST_BLOCKS, MOST_BLOCKS = 160, 640  # limits of the number of blocks of a division, each with a column of Θ'
+BLOCKS_PER_ROW = 16  # blocks of the axis for one row of Θ'
 SCALES = (1.0, 0.3)  # of the entries of Θ' at the starts
+# of L-BFGS: most steps; relative decrease at which it ends; bound of the entries of Θ'
 STEPS, FLAT, LARGEST = 300, 1e-9, 1e3
 SPREAD = 2.0  # largest logarithm of the weight of a level over that of equal weights
 BITS = 22  # of the weight of a level of a block with d = 1

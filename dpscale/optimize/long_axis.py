@@ -45,7 +45,7 @@ from dpscale.workload.wide import LONG, WideGram, weighted_piece
 
 NODES, BELOW = 32, 0.05  # quadrature nodes; factor below the least value of D·G₀ for eigenvalues of M
 SAME = 1e-12  # tolerance of symmetry
-TOLERANCE = 1e-7
+TOLERANCE = 1e-7  # certified relative gap at which the search for μ ends
 EXACTLY = 1 - 1e-9  # for the error of the quadrature, so that the bound is not above the optimum
 INVERSE = 1e-6  # tolerance of TG = I with rounded row sums
 FEWEST = 128  # cells below which the general solver is as fast

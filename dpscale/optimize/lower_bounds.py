@@ -35,11 +35,11 @@ from dpscale.workload import Family, Workload, WorkloadPart, root_of
 from dpscale.workload.wide import is_wide
 
 Pair = tuple[float, float]  # g and k of a token
-EXACT_CELLS, SWEEPS = 2048, 2
+EXACT_CELLS, SWEEPS = 2048, 2  # cells up to which the optimum is solved; rounds over the tokens in the search for α
 GROUP_CELLS, MOST_GROUPS = 512, 64  # cells of a group of sets of joint families, and groups
 NEARLY = 1e-5  # gap of the dual of one axis
 LOOSELY = 1e-3  # gap of the dual on more cells than that of a group
-ALPHAS = [1.0, 0.6, 0.2]
+ALPHAS = [1.0, 0.6, 0.2]  # grid of α that the search tries; 1 is the optimum for even weights
 
 
 def exact_floor(workload: Workload, most: int = EXACT_CELLS, seconds: float = math.inf) -> float:
@@ -263,8 +263,8 @@ def whole_bound(workload: Workload) -> float:
     return total
 
 
-COMMUTES = 1e-9
-MOST_SPACES = 1 << 22
+COMMUTES = 1e-9  # relative asymmetry of products, and difference of eigenvalues, that counts as rounding
+MOST_SPACES = 1 << 22  # products of the axes' eigenspaces, the entries of an array; no bound is computed above
 
 
 @dataclass(frozen=True)

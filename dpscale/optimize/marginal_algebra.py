@@ -33,7 +33,7 @@ from dpscale.workload.residual import subsets
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-RANK = 1e-13
+RANK = 1e-13  # relative size of an eigenvalue or a trace below which it is a rounding error of 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,12 +172,12 @@ def _halves(values: Floats, axis: int) -> tuple[Floats, Floats]:
     return lower, values[(*index, ...)]
 
 
-ROUNDS = 12
-NEWTON_STEPS = 60
-NEAR = 0.7
-CARRIES = 1e-7
-MOST_CANDIDATES = 3000
-FLOOR = 1e-7
+ROUNDS = 12  # most rounds of `polish`, each with more marginals that may have weight
+NEWTON_STEPS = 60  # most interior-point steps of a round
+NEAR = 0.7  # share of the largest slope above which a marginal may have weight
+CARRIES = 1e-7  # share of the largest weight above which a marginal may have weight
+MOST_CANDIDATES = 3000  # such marginals, the unknowns of a Newton step, above which `polish` ends
+FLOOR = 1e-7  # least weight at the start of the interior-point method, relative to the largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,9 +281,9 @@ def _spread(u: Floats, shape: tuple[int, ...], chosen: Integers) -> Floats:
     return weights.reshape(shape)
 
 
-TOLERANCE = 1e-8
-STEPS = 5000
-LEAST = 1e-200
+TOLERANCE = 1e-8  # relative gap between the largest variance and its bound at which the search ends
+STEPS = 5000  # most steps of the fixed point of `minimise_maximum`
+LEAST = 1e-200  # least weight and least sum of weights before their logarithm or root
 
 
 def least_maximum(workload: Workload, residuals: Sequence[AttributeSet]) -> tuple[list[float], str]:

@@ -21,16 +21,16 @@ from dpscale.optimize.long_axis import chain_of
 from dpscale.workload import root_of
 
 TimesGram = Callable[[Floats], Floats]
-CELLS_PER_QUERY = 16
-FEWEST_QUERIES = 4
-SCALES = (1.0, 5.0)
-FIRST_STEPS = 80
-STEPS = 800
-FLAT = 1e-9
-MOST_STARTS = 24
-START_CELLS = 4096
-FEWEST_STARTS = 4
-SAME = 1e-12
+CELLS_PER_QUERY = 16  # cells for one row of Θ in p-Identity, if p is not given
+FEWEST_QUERIES = 4  # least number of rows of Θ, if there are as many cells
+SCALES = (1.0, 5.0)  # largest entry of Θ at a random start; starts alternate between them
+FIRST_STEPS = 80  # most L-BFGS steps from every start
+STEPS = 800  # most further steps of the descents that are continued
+FLAT = 1e-9  # ftol of L-BFGS: relative decrease at which a descent ends
+MOST_STARTS = 24  # most random starts, those of a Gram matrix of few cells
+START_CELLS = 4096  # number of random starts times cells, between the two limits of their number
+FEWEST_STARTS = 4  # least number of random starts; one start of so many is continued
+SAME = 1e-12  # difference of entries that are equal in a symmetric Gram matrix, relative to the diagonal
 LARGEST = 1e3  # bound of Θ: at 10,000 the two sums of the error cancel in floating point
 
 
@@ -207,9 +207,9 @@ def _on_a_line(gram: Floats) -> PIdentity:
 
 
 Noise = Literal["gaussian", "laplace"]
-TOLERANCE = 1e-7
-RANK = 1e-12
-SPAN = 1e-6
+TOLERANCE = 1e-7  # certified relative gap at which the Gaussian search ends
+RANK = 1e-12  # relative size below which an eigenvalue, or the range of the Gram matrix' entries, is taken as 0
+SPAN = 1e-6  # part of G outside the span of a strategy that is rounding, relative to the largest entry
 
 
 @dataclass(frozen=True, eq=False)

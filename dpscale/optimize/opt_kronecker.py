@@ -43,9 +43,9 @@ from dpscale.optimize.opt_explicit import (
 from dpscale.privacy.draws import rooted, variance_factor
 from dpscale.workload import Subworkload, root_of
 
-SWEEPS = 15
-CONVERGED = 1e-5
-STARTS = 6
+SWEEPS = 15  # sweeps after which a descent ends; a rough descent has a further fine sweep
+CONVERGED = 1e-5  # relative decrease of a sweep at or below which the descent ends
+STARTS = 6  # descents of a union of products from different starts
 FIRST_STARTS, RESTARTED = 6, 3  # restarts of an attribute's search, and sweeps that have them
 ROUGH_STEPS = 160  # of a search whose solution the next sweep replaces
 Costs = list[dict[str, float]]
@@ -343,7 +343,7 @@ def _total(union: Implicit, costs: Costs) -> float:
     return _dot(union, costs, 0, costs[0]) if costs else float(sum(product.weight for product in union.products))
 
 
-PRODUCT_SWEEPS = 12
+PRODUCT_SWEEPS = 12  # most sweeps over the axes of a subworkload in `solve_product`
 
 Terms = list[tuple[tuple[str, ...], float]]
 AxisCosts = dict[tuple[str, ...], list[float]]

@@ -35,19 +35,19 @@ from dpscale.optimize.marginal_algebra import (
 )
 from dpscale.optimize.opt_explicit import Noise, inverse_gram, optimise_explicit
 
-MOST_ATTRIBUTES = 15
-STEPS = 1000
-FLAT = 1e-12
-GAP = 1e-6
-NEGLIGIBLE = 1e-9
-TINY = 1e-30
-ALL_STARTS = 1 << 18
-MOST_STARTS = 48
-FEWEST_STARTS = 8
-POWERS = (1.5, 1.25, 1.0)
-MERGES = 300
-MERGE_ROUNDS = 12
-OF_TOTAL = 1e-3
+MOST_ATTRIBUTES = 15  # attributes of a workload, with 2^15 weights of marginals
+STEPS = 1000  # most L-BFGS steps of a descent
+FLAT = 1e-12  # ftol of L-BFGS on the logarithm of the error, at which a descent ends
+GAP = 1e-6  # certified relative gap at which `polish` ends under Gaussian noise
+NEGLIGIBLE = 1e-9  # share of the largest weight below which a marginal is left out; even weight added to a start
+TINY = 1e-30  # least θ in an evaluation, so that no precision is 0
+ALL_STARTS = 1 << 18  # number of random starts times the number of marginals, between the two limits below
+MOST_STARTS = 48  # most random starts
+FEWEST_STARTS = 8  # fewest random starts
+POWERS = (1.5, 1.25, 1.0)  # norms |θ|_q of a continuation, in the order of its descents
+MERGES = 300  # most random pairs of marginals whose union a round tries
+MERGE_ROUNDS = 12  # most merges, each with a descent
+OF_TOTAL = 1e-3  # trace of the total added to the queries of an attribute, each of trace 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,15 +29,16 @@ from dpscale.base.compilation import compiled
 from dpscale.base.numerics import AttributeSet, Flags, Floats
 
 SURELY, NEGLIGIBLE = 1e-6, 1e-4  # relative gain of a move; weight relative to the largest below which a set is dropped
+# steps of the fixed point in a fit, and for a tried move; moves tried together
 FIT_STEPS, MOVE_STEPS, BATCH = 100, 8, 256
 MOST_COVERS, FEWEST_COVERS, COVERED = 150, 4, 20_000  # random starts; their number times the sets to cover
 CONTINUED, ROUNDS = 16, 40  # starts that are continued, and moves of each
 WORK = 5e8  # operations of all moves; a bound on time that does not depend on the machine
-GROUP_CELLS = (4, 8, 16, 32, 64, 128, 256, 1024)
+GROUP_CELLS = (4, 8, 16, 32, 64, 128, 256, 1024)  # most cells of a group of attributes; one start for each
 SPREAD, PARTLY = 0.5, 0.3  # of the random gains of a cover; gain of a set that is covered in part
 MOST_DENSE, DENSE_STARTS, CONCENTRATED = 8, 24, 0.7  # attributes and number of starts with all marginals
 Allowed = Callable[[int], bool]  # sets of attributes are bit masks
-LEAST = 1e-80
+LEAST = 1e-80  # precision at or below which a space counts as not measured
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from dpscale.optimize.pure_marginals import ResidualTraces, WeightedSets
 from dpscale.workload import Workload, decompose
 
 MOST_TERMS = 20_000  # sets of the workload times their subsets, for strategies of attributes
-NOTHING = 1e-13
+NOTHING = 1e-13  # share of the largest trace below which a trace is a rounding error
 
 
 def plain_traces(workload: Workload) -> ResidualTraces:

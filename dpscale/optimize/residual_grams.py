@@ -25,7 +25,7 @@ from dpscale.workload.residual import subsets
 from dpscale.workload.subworkloads import Left, RequestedResiduals
 from dpscale.workload.wide import even_cut, is_wide
 
-MOST_KINDS = 32
+MOST_KINDS = 32  # kinds of attributes, above which attributes of different weights are of one kind
 Role = tuple[int, frozenset[tuple[str, ...]]]
 
 
@@ -105,9 +105,11 @@ def _role(workload: Workload, name: str, weights: Mapping[tuple[str, ...], float
 
 
 Token = tuple[int, str]
+# cells solved together: above the first a joint demand has even weights; above the second, weights equal to their
+# reverse
 SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
 ARRAY_CELLS = 200  # limit for arrays of queries, which have no symmetry that makes a search cheap
-SEARCHED_BLOCKS = 256
+SEARCHED_BLOCKS = 256  # most parts of an axis whose weights are searched; a longer axis has this number of blocks
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ from dpscale.workload.factors import MOST_GRAM, AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
 from dpscale.workload.wide import Cut, WideGram, cut_of, runs_of
 
+# added multiple of the whole space, relative to the largest eigenvalue; most dimensions of a space that has it where a
+# basis could be rounded; and where none can
 RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
 ROUNDED_BITS, LEAST_BITS = 18, 28  # bits of combinations of a rounded basis, and least bits of the basis
 
@@ -182,7 +184,7 @@ def _orthogonal(weights: Weights | None, size: int) -> Floats:
 
 
 MIXED_BITS = 10  # bits of the multipliers that bring the levels to their shares; their errors count squared
-FEWEST_BITS = 12
+FEWEST_BITS = 12  # least bits of a level after those of its multiplier are subtracted
 LEVEL_RIDGE = 1e-9  # of a singular Gram matrix of a level
 
 

@@ -21,7 +21,7 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.workload.factors import compressed, root_of
 
 TOLERANCE, EQUAL = 1e-10, 1e-9  # of the largest entry: of probes, and of equal columns
-PROBES = 3
+PROBES = 3  # random vectors on which a symmetry is tested
 
 
 @dataclass(frozen=True)

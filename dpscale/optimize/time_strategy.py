@@ -48,13 +48,14 @@ from dpscale.privacy.accounting import GAUSSIAN
 
 SmoothCost = Callable[[Floats], tuple[float, Floats]]
 
+# bits of the largest entry of R; fewer are used if sums would exceed a word, down to the second
 BITS, LEAST_BITS = 24, 8
 WORD_BITS, MOST_ROWS = 62, 1 << 30  # of weighted sums, and of records of a growing table
 POWERS = (30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0)  # of the smooth maximum
 MOST_PAIRS = 2_000_000  # of periods in all sets whose sums are computed
 ROUNDING = 1 / 3  # η of a matrix with trace T, times the power
-STEPS, MEMORY = 400, 30
-RIDGE = 1e-13
+STEPS, MEMORY = 400, 30  # of L-BFGS: most steps; pairs of steps and slopes that it keeps
+RIDGE = 1e-13  # added to the diagonal of X before its factorisation, relative to the mean of the diagonal
 
 
 def queries_over_time(horizon: int, answers: Sequence[str], window: int) -> Floats:

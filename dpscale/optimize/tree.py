@@ -157,8 +157,8 @@ def _shapes(tree: Tree) -> list[Integers]:
     return found[::-1]
 
 
-MOST_LOGIT = 12.0
-ROUNDS, TOLERANCE = 300, 1e-7
+MOST_LOGIT = 12.0  # bound of the logits of shares, which are then between 6e-6 and 1 − 6e-6
+ROUNDS, TOLERANCE = 300, 1e-7  # of L-BFGS: most steps; ftol on the logarithm of the error, at which it ends
 BITS, SPREAD_BITS = 13, 18  # of the multiplier of a node that uses the whole budget, and of the sum of weights
 
 
@@ -359,10 +359,11 @@ def _summed(parents: Integers, values: Floats, size: int) -> Floats:
     return np.asarray(np.bincount(parents, values, minlength=size), np.float64)
 
 
-STEP = 0.3
+STEP = 0.3  # step h of the trapezoid rule, whose error is then below 2e-14
 ERROR = 2 * math.exp(-(math.pi**2) / STEP) / (1 - math.exp(-(math.pi**2) / STEP)) + 1e-10  # quadrature and rounding
 BELOW, ABOVE = 18.0, 16.0  # ends of the rule, in logarithms, beyond the roots of the least and the largest eigenvalue
-BOUND_ROUNDS, GAIN = 40, 1e-4
+BOUND_ROUNDS, GAIN = 40, 1e-4  # most improvements of the weights of the bound; relative gain below which they end
+# most products below a table; cells up to which the Gram matrix is built; least divisor
 PRODUCTS, DENSE, LEAST = 4, 1024, 1e-300
 
 
