@@ -23,7 +23,7 @@ from dpscale.storage.files import reading, writing
 from dpscale.workload.residual import center
 from dpscale.workload.residual.axes import Groups, coarsened, expanded
 
-LEAST_CELL, LEAST_GROUP = 0.05, 0.3
+LEAST_CELL, LEAST_GROUP = 0.05, 0.3  # least counts of a cell and of a group, before counts are scaled to the total
 LEAST_TOTAL = 0.25  # of a model, which is normalised by it; rounded, a table without rows
 FEW = 4  # too few group sums to test whether shrunk cells fit them
 
@@ -150,6 +150,7 @@ def james_stein(sums: Floats, target: Floats, variance: Floats) -> Floats:
     return np.asarray(target + max(0.0, 1 - (len(sums) - 2) / max(distance, 1e-9)) * (sums - target))
 
 
+# of the least squares: most steps; move of a cell at which they end, in shares of the total
 STEPS, PRECISION = 400, 1e-7
 PAST, LEAST_SPREAD, MOST_SPREAD, SPREADS = 2.0, 1e-4, 1e8, 97  # variances: shares of that of a cell's noise
 
@@ -250,8 +251,10 @@ def _directions(strategy: Factor) -> tuple[Floats, Floats]:
     return directions[:, 1:], noise[1:]
 
 
+# rounds over all common margins; L1 distance at which they end, in shares of the total; least total, and least cell in
+# shares of the mean cell
 ROUNDS, TOLERANCE, LEAST_TARGET = 200, 1e-6, 1e-12
-PAIRS = 1000
+PAIRS = 1000  # random pairs of targets compared at most
 
 
 @dataclass(frozen=True)

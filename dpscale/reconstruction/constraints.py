@@ -24,6 +24,8 @@ from dpscale.domain.rules import DomainConstraint, FunctionalDependency, ValueRu
 from dpscale.workload.residual.axes import Groups, coarsened, expanded
 
 Rules = Sequence[DomainConstraint]
+# cells up to which possible groups follow from possible cells; least count and least divisor; rounds of scaling to the
+# finest determinant and back
 MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
 
 

@@ -36,10 +36,11 @@ from dpscale.workload.residual import subsets
 from dpscale.workload.residual.axes import Groups, coarsened
 
 Margin = tuple[tuple[int, ...], Floats]
-ROUNDS, TOLERANCE = 12, 1e-4
-RULE_ROUNDS, RULE_TOLERANCE = 50, 1e-6
-LEAST = 1e-9
+ROUNDS, TOLERANCE = 12, 1e-4  # of a fit: most rounds; L1 distance at which it ends, in shares of the total
+RULE_ROUNDS, RULE_TOLERANCE = 50, 1e-6  # the same after impossible cells are set to 0
+LEAST = 1e-9  # least sum that divides a margin
 PAIRS = ((0, 1), (0, 2), (1, 2))  # of three axes
+# arguments of the compiled loops for pairs and 1-way marginals that are not fitted
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
 

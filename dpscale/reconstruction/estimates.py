@@ -200,7 +200,7 @@ class _UniformBatch:
         return family.means(self.shape[axis]) if own is None else family.answers(own, 0)
 
 
-CACHE_BYTES = 1 << 28
+CACHE_BYTES = 1 << 28  # residuals in memory at most, 256 MiB
 
 
 def grouped_variance(factor: Factor, groups: Groups | None) -> float:
@@ -218,7 +218,7 @@ def grouped_variance(factor: Factor, groups: Groups | None) -> float:
     return float(np.diag(center(covariance, (0, 1))).mean())
 
 
-HEAVY = 4.0
+HEAVY = 4.0  # divisor of the degrees of freedom of squared Laplace noise, which bounds its tail by that of χ²
 
 
 def degrees_of_freedom(factor: Factor) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Integers
 
-LEAST = 1e-9
+LEAST = 1e-9  # least sum that divides a margin
 FEW = 1 << 15  # entries of arrays that Python fits within milliseconds
 
 

@@ -30,7 +30,7 @@ from dpscale.workload.residual.axes import Groups
 
 NAME, FILE = "graphical", "graphical.npz"
 BYTES = 40  # per cell of a clique: potentials, probabilities, gradients and temporary arrays
-SHOWN = 3
+SHOWN = 3  # sets named in a message; up to ten times as many are looked for
 
 
 class Options(BasicOptions):

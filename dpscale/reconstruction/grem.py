@@ -19,7 +19,7 @@ from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import non_negative
 
 BYTES = 64  # per cell of a requested marginal: the cell, its bound, its multiplier and temporary arrays
-EVEN = 1e-9
+EVEN = 1e-9  # relative range of axis weights up to which the mean counts as plain
 BIASED = "No standard errors are available: the constraint makes them depend on the true counts."
 
 

@@ -41,6 +41,8 @@ from dpscale.workload.residual.axes import Groups, by_mass, coarsened, every_cel
 from dpscale.workload.residual.grem import Residuals
 
 Tables = dict[AttributeSet, Floats]
+# of a fit: most rounds; L1 distance at which it ends, in shares of the total; then the least expected count, divisor
+# and variance
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6
 
 
@@ -216,10 +218,10 @@ def _noisy(residual: NoisyResidual, reference: Floats) -> NoisyTable:
     return NoisyTable(np.asarray(values), reference, residual.deviation)
 
 
-GRAIN, CHAINS = 0.3, 1
+GRAIN, CHAINS = 0.3, 1  # defaults of `from_estimates`
 CHANCE, MOST_BY_CHANCE = 0.3, 300  # probability that noise alone makes a set a law; expected number of these sets
 RARELY, PRECISE = 1e-3, 4  # probability for other sets, and that noise separates a cell; least mean count over noise
-MOST_TESTED, MOST_TESTED_CELLS = 1 << 16, 1 << 26
+MOST_TESTED, MOST_TESTED_CELLS = 1 << 16, 1 << 26  # larger sets of one degree that are tested, and their cells together
 
 
 def from_estimates(estimates: LeastSquaresEstimates, grain: float = GRAIN, chains: int = CHAINS) -> LowOrder:

@@ -45,6 +45,7 @@ from dpscale.reconstruction.public_margins import fit_model
 
 NAME = "maxent"
 SAMPLED = 200  # pairs of targets compared
+# memory of the learnt pairs; additions of learning, of which 10⁹ take about a second
 LEARNING_BYTES, LEARNING_STEPS = 1 << 29, 1 << 35
 
 

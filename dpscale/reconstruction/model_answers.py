@@ -118,6 +118,7 @@ class ModelEstimates:
         return self.errors.cell_parts(attributes)
 
 
+# weights of `Calibration` for runs whose file has none
 FIRST_WEIGHTS = (1.29, 1.26, 1.67, 1.73, 0.66, 0.93, 0.71, 1.04, 0.31, 0.44, 0.0037)
 MODEL, BASE, ERRORS = "model.npz", "base.npz", "errors.json"
 CONSISTENT, RESIDUALS = "agreed.npz", "residuals.npz"

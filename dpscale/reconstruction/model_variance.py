@@ -23,7 +23,7 @@ from dpscale.workload.residual.axes import Groups, coarsened, every_cell, expand
 Projection = Callable[[Floats], Floats]
 MarginSums = Callable[[AttributeSet, bool], Floats]
 Rows = Floats | None
-SWEEPS, LEAST = 12, 1e-12
+SWEEPS, LEAST = 12, 1e-12  # sweeps over the conditional means of several margins; least margin, which divides
 
 
 def query_variance(model: LowOrder, names: AttributeSet, query: Floats, measured: Collection[AttributeSet]) -> float:

@@ -13,8 +13,8 @@ from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Integers
 from dpscale.reconstruction.fitting_loops import FEW, fit_pair, fit_triple
 
-MOST_MIDDLES = 12
-LEAST_RATIO, LEAST = 0.02, 1e-9
+MOST_MIDDLES = 12  # chains i — m — j tried for a pair
+LEAST_RATIO, LEAST = 0.02, 1e-9  # least ratio of a neighbours' expectation to that of the cell; least divisor
 PLACES = "float64[::1], int64[::1], float64, int64[:, ::1], int64[::1]"  # ones, at, total, pairs, starts
 
 

@@ -22,6 +22,7 @@ from dpscale.domain.public_totals import common_set
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual.axes import coarsened
 
+# most sweeps of a fit; departure at which it ends, in shares of the table; least 1-way count
 SWEEPS, CLOSE, LEAST = 500, 1e-12, 1e-6
 
 

@@ -22,17 +22,27 @@ from dpscale.base.numerics import Floats, NDArray
 from dpscale.reconstruction import pair_loops, shrinkage_loops
 from dpscale.reconstruction.set_arrays import PairArrays
 
+# departures g of the mixture: 0, below 1, around 1, above 1
 GRID = np.concatenate([[0.0], np.geomspace(0.03, 0.8, 9), [0.9, 1.0, 1.1], np.geomspace(1.25, 100, 16)])
+# standard deviations of g: half of the distance of the grid, at least 0.01
 GRID_WIDTHS = np.maximum(np.gradient(GRID) / 2, 0.01)
 GRID_WIDTHS[[0, 10, 11, 12]] = 0.01, 0.03, 0.05, 0.05
 EXACT = np.array([[1.0, 0.02], [1.0, 0.006], [1.0, 0.002], [0.0, 0.002]])  # ratios and widths
+# all components: the grid, and those of exact departures
 RATIOS, WIDTHS = np.append(GRID, EXACT[:, 0]), np.append(GRID_WIDTHS, EXACT[:, 1])
+# weights before data, which fall as a power of the distance of g from 1 by ratio
 START = np.exp(-0.7 * np.abs(np.log(np.maximum(RATIOS, 0.01))))
 START /= START.sum()
+# rounds of EM: for all tables together; for one table; for 1-way counts
 POOLED_ROUNDS, OWN_ROUNDS, COUNT_ROUNDS = 12, 12, 30
+# cells as which prior weights count: START for all tables; the common weights for a table
 POOLED_STRENGTH, OWN_STRENGTH = 5.0, 20.0
+# cells sampled of a table, and a quarter of those of all tables; cells shrunk at once; cells sampled for the common
+# weights; fewest sampled tables that are taken as a whole
 MOST_CELLS, BLOCK, POOLED_CELLS, FEWEST_TABLES = 1 << 15, 1 << 16, 1 << 14, 1 << 8
+# components of the grid of counts; neighbours on each side whose mean is a reference
 COUNT_STEPS, REACHES = 36, (1, 2, 4, 8)
+# divisor of the log-evidence of a prior, by the square root; least share, relative to the best
 SLOWNESS, LEAST_SHARE = 2.0, 1e-3
 
 
@@ -259,7 +269,7 @@ def _weights(likelihood: Floats, start: Floats, strength: float, rounds: int) ->
     return np.asarray(shrinkage_loops.mixture_weights(likelihood, start, strength, rounds))
 
 
-NEIGHBOUR_REACHES = (1, 2)
+NEIGHBOUR_REACHES = (1, 2)  # cells on each side of a cell of a pair, along both axes, whose counts are its reference
 
 
 def near(paired: PairArrays, tables: NoisyTables, reach: int) -> NoisyTables:

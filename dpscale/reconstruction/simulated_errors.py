@@ -64,9 +64,9 @@ from dpscale.workload.residual.axes import coarsened, expanded
 from dpscale.workload.residual.grem import Residuals
 
 FEW, FEW_LARGER = 8, 5  # fewest predicted sets for an estimate
-LEAST = 1e-9
+LEAST = 1e-9  # least divisor, and least variance of chance
 QUANTILE = 0.25  # of the pairs: those that are selected interact more than those that are not
-LEAST_LARGER, MOST_LARGER = 0.1, 1e3
+LEAST_LARGER, MOST_LARGER = 0.1, 1e3  # limits of the departure of larger sets
 
 
 @dataclass(frozen=True)
@@ -276,9 +276,10 @@ def weighted(weights: Sequence[Floats | float], parts: Iterable[Floats | float])
 
 
 ERROR_PARTS = ("noise", "hidden", "chance", "completion")
-LEAST_SPREAD, TINY = 0.05, 1e-12
+LEAST_SPREAD, TINY = 0.05, 1e-12  # l, the weight of r² in a variance; least divisor
 EVEN = 0.7  # k
 TAIL, LONGER = 0.18, 0.06  # longer tail of the errors of pairs, and twice this of sets of three
+# weights calibrated on public tables, see Weights above
 CALIBRATION = Calibration(
     one_way=1.29,
     measured_pair=1.29,
@@ -319,10 +320,10 @@ def simultaneous_widths(errors: Floats, reach: Floats, degree: int, disjoint: fl
 
 Answers = Callable[[Floats], Floats]
 Rest = Callable[[Collection[AttributeSet]], Floats | float]
-DRAWS, FEWEST_DRAWS = 20, 8
+DRAWS, FEWEST_DRAWS = 20, 8  # replicas of a model, and the fewest if there are many measured tables; see `draw_count`
 MOST_REBUILT = 10**6  # measured tables in all draws, above which there are fewer draws
-MOST_ENTRIES = 1 << 24
-NOTHING = np.zeros(0)
+MOST_ENTRIES = 1 << 24  # entries of queries × cells above which the components of a set are not computed
+NOTHING = np.zeros(0)  # placeholder until the noise of a residual is drawn
 SIMULATION_NOTE = (
     "Approximate, by simulation: the noise and the shrinkage of all measurements, widened by the observed departure of "
     "measurements from the model; and, for sets that were not measured, the chance departure of records from the model "

@@ -23,7 +23,7 @@ from dpscale.workload import WorkloadPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.axes import Groups
 
-MOST_GROUPS = 4096
+MOST_GROUPS = 4096  # groups of nodes up to which variances are exact; above, their upper bound
 
 
 class TreeEstimates(LeastSquaresEstimates):

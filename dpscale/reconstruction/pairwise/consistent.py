@@ -32,7 +32,7 @@ from dpscale.reconstruction.pairwise.learn import (
     population_ends,
 )
 
-BETAS = (16.0, 256.0)
+BETAS = (16.0, 256.0)  # strength of the feedback in each sweep
 
 
 def consistent_pairs(

@@ -30,7 +30,7 @@ from dpscale.reconstruction.pairwise import loops
 from dpscale.storage.files import reading, writing
 from dpscale.workload.residual.axes import Groups
 
-STEP = 2.0**-30
+STEP = 2.0**-30  # shares are multiples of it, so that they do not depend on the last bits of floats
 BYTES_A_CELL = 64  # all vectors of a sweep together
 
 
@@ -188,7 +188,7 @@ def _order(model: LowOrder, names: tuple[str, ...], sizes: NDArray[np.int64], pa
 
 
 FLOOR = 1.0  # rows added to a cell's target when its error is scaled
-LEAST_WEIGHT = 1e-9
+LEAST_WEIGHT = 1e-9  # least share before its logarithm
 LOG_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
 
@@ -281,10 +281,12 @@ def independent_rows(layout: PairLayout, ones: Floats, count: int, stream: Publi
 
 
 Start = Callable[[PairTargets, int, PublicStream], tuple[NDArray[np.int32], Floats]]
-PROTOTYPES = 20_000
-BETAS = (0.5,) * 2 + (1.0,) * 6 + (2.0,) * 6
+PROTOTYPES = 20_000  # default number of rows that are swept
+BETAS = (0.5,) * 2 + (1.0,) * 6 + (2.0,) * 6  # strength β of the feedback in each sweep
+# κ; sweeps whose counts are averaged; share of chains in an unmeasured pair
 KAPPA, LAST_SWEEPS, CHAIN_SHARE = 0.3, 6, 0.3
 POPULATIONS, LEAST_POPULATION = 4, 4000  # rows of a population
+# of the fit of unmeasured pairs: rounds; L1 distance of shares; least share
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-9, 1e-12
 
 

@@ -11,8 +11,10 @@ import numpy as np
 from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Floats32, Integers, Integers32, Words
 
+# in exp: least logit; 1/1024 and 1 of (1 + x/1024)^1024
 FAR, STEP, ONE = np.float32(-60.0), np.float32(1 / 1024), np.float32(1)
-UNIT = np.float32(1 / 16777216)
+UNIT = np.float32(1 / 16777216)  # 2^-24: the upper 24 bits of a random word as a float below 1
+# indices as 64-bit words, the type of the other indices of the loops
 U0, U1, U2, U3, U4, U5, U6, U7, U8, U9, U10 = (np.uint64(number) for number in range(11))
 BEHIND = 8  # entries after the last weight that `gather` may read
 BLOCK = 2048  # rows that fit the CPU cache while pairs are counted

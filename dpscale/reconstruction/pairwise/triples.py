@@ -21,7 +21,10 @@ from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
 from dpscale.reconstruction.pairwise.learn import BETAS, PairwiseModel, Sweeper, population_ends
 from dpscale.reconstruction.pairwise.loops import count_triple
 
+# further sweeps; sets of three counted at most, and their cells together
 SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 14, 1 << 23
+# of a fit to pairs: rounds; L1 distance in shares of the total; least share of a cell's expectation, and least divisor;
+# fewest measured sets that tell how much of the departures is real
 ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
 
 
