@@ -51,9 +51,10 @@ from dpscale.relational.rounding import cross_count
 
 ABSOLUTE = 0.4  # half of the mean absolute value of a standard normal variable
 MODEL_ERROR = 0.12  # error of pairs of attributes that an adaptive mechanism does not measure
+# weights in the objective: of Σ log T₂; of errors above random links; of uneven tables
 TABLE_WEIGHT, PENALTY, EVEN = 0.2, 20.0, 0.15
-LEAST_LOG = np.log(1e-6)
-STEPS = 4000
+LEAST_LOG = np.log(1e-6)  # least share relative to the largest, as a logarithm
+STEPS = 4000  # steps of the search from each start, and evaluations
 LEAST = 0.002  # share below which a link is not measured
 
 
@@ -280,11 +281,11 @@ def allocate(problem: AllocationProblem, fixed: Mapping[str, float] | None = Non
 
 
 CENTRE, SPREAD = 0.6, 0.8  # factor of the scales before data, and their log-spread
-QUANTILES = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
+QUANTILES = np.array([0.1, 0.3, 0.5, 0.7, 0.9])  # nodes of the mean over the distribution of a scale
 ROWS = 2000  # of a side before data, in which all kinds of rows are about equally frequent
 FRACTIONS = np.geomspace(1e-3, 1.0, 13)  # of the budget of the job
 REFERENCE = 0.2  # fraction for which the division over the sums is planned
-KNOWN = 1e12
+KNOWN = 1e12  # precision of sums without noise
 
 
 def even_side(sizes: tuple[int, ...]) -> Side:

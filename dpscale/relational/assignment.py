@@ -26,6 +26,8 @@ from dpscale.relational.features import BITS, Side
 from dpscale.relational.link_estimation import ShrinkageBlock, ridges, row_degrees
 from dpscale.relational.rounding import Cross, cross_words, round_children, round_columns
 
+# rounds of single swaps; links tried for each; ratio of duplicates after and before a round, from which on they are
+# swapped one by one
 ROUNDS, TRIES, FALLS = 200, 16, 0.7
 MOST_WORDS = 1 << 27  # most words of cross marginals in exchanges of siblings: 1 GiB
 
@@ -220,7 +222,9 @@ def _remove_loop(pairs: Integers, i: int, tried: list[int], number: int, there: 
             return
 
 
-STEP = 2.0**-BITS
+STEP = 2.0**-BITS  # unit of integer sibling sums
+# prior mode of the scale of sibling sums; weight of cross marginals against them; passes of exchanges; exchanges tried
+# for a child, and in a pass
 PRIOR, MARGINAL_WEIGHT, PASSES, PROPOSALS, MOST = 0.5, 0.3, 3, 10, 1_000_000
 
 

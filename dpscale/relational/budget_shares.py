@@ -21,14 +21,16 @@ from dpscale.base.numerics import Floats, Integers, optimize
 from dpscale.privacy.protection import REPLACE
 from dpscale.relational.features import BITS, STEP, Features, Side, squared_distance
 
-PRIORS = ((0.1, 0.05), (0.3, 0.2))
-CLIPS = (0.7, 1.0, 1.4, 2.0, None)
+PRIORS = ((0.1, 0.05), (0.3, 0.2))  # weak and strong departures: scales of one-way and of pairwise sums
+CLIPS = (0.7, 1.0, 1.4, 2.0, None)  # bounds of the norm of a row's features that are tried; None: no bound
+# shares of the sums of u, of v and of pairs at the starts of the search
 STARTS = ((0.5, 0.5, 0.005), (0.7, 0.3, 0.005), (0.35, 0.35, 0.3), (0.2, 0.2, 0.6), (0.5, 0.2, 0.3), (0.3, 0.65, 0.005),
           (0.25, 0.5, 0.25))  # fmt: skip
+# share below which a sum is omitted; steps of a refinement; combinations that are refined
 LEAST, STEPS, BEST = 0.01, 60, 3
-FEWEST_LINKS = 1e-9
-FIRST = (0.2, 0.2, 0.6)
-DIGITS = 1 << 20
+FEWEST_LINKS = 1e-9  # in place of 0 links, since the number divides
+FIRST = (0.2, 0.2, 0.6)  # shares of the sums of u, of v and of pairs in a first measurement
+DIGITS = 1 << 20  # shares are rounded to multiples of 2^-20 before the exact cost is computed
 ROUNDING = 1 - 1e-12  # precisions are floats, whose cost could exceed the budget by rounding
 CHUNK = 1 << 15  # profiles whose features are in memory at once
 
@@ -256,6 +258,7 @@ def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) ->
     return tuple(float(one) * scale for one in raw)  # type: ignore[return-value]
 
 
+# shares: number of links and degrees, of the budget; sibling sums, of the rest
 LINKS, DEGREES, SIBLINGS = Fraction(1, 20), Fraction(1, 10), Fraction(2, 5)
 MOST_SIBLINGS = 32  # most children of a parent for which sibling sums are measured; with more, noise dominates
 

@@ -16,9 +16,11 @@ from dpscale.base.numerics import Floats, Integers, optimize, stats
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
 
-LEAST, THIN = 1e-4, 2.0
+LEAST, THIN = 1e-4, 2.0  # share added to every degree; its decrease per degree beyond the ends, as a logarithm
+# relative distance of the mean from the bound that counts as equal; largest mean without the bound, in multiples of the
+# bound; steps of the bisection
 CLOSE, FREE, HALVINGS = 1e-6, 1 << 20, 40
-TILTS = np.linspace(-6, 6, 2001)
+TILTS = np.linspace(-6, 6, 2001)  # t of tilted distributions, whose shares are multiplied by e^(t · degree)
 
 
 def distribution(at_most: Floats, rows: int, sigma: float = 0.0, links: float | None = None) -> Floats:
@@ -39,6 +41,7 @@ def distribution(at_most: Floats, rows: int, sigma: float = 0.0, links: float | 
     return np.asarray(np.diff(ends, prepend=0, append=rows) / max(rows, 1))
 
 
+# grid of d in the variance m + d m² of degrees; 0 is that of random links
 DISPERSIONS = np.array([0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.7, 3.0, 5.0, 10.0, 20.0, 40.0])
 PRIOR_DISPERSION = 2.0  # decrease of the log-likelihood for a dispersion above 0, that of random links
 
@@ -201,7 +204,9 @@ def bucket(degrees: Integers, bound: int) -> Integers:
     return np.searchsorted(buckets(bound), degrees, side="right").astype(np.int64) - 1
 
 
-GRID = np.array([0, *(1 << k for k in range(21))], np.int64)
+GRID = np.array([0, *(1 << k for k in range(21))], np.int64)  # degrees up to which rows without a bound are counted
+# least weight of a row; degree in place of 0 before a logarithm; rows among which points are stratified; deviations of
+# noise below the number of rows at which a count is all rows
 LEAST_DEGREE, LOW, BLOCK, SURE = 1e-9, 0.5, 64, 3.0
 
 
@@ -293,9 +298,10 @@ def _sorted(at_most: Floats, sigma: float, rows: int) -> Floats:
     return np.where(place == 0, 0.0, np.maximum(low * (high / low) ** np.clip(inside, 0, 1), 1.0))
 
 
-MOST_BITS, SINGLE = 19, 16
-ABOVE_NOISE = 3.5
+MOST_BITS, SINGLE = 19, 16  # logarithm of the largest power of 2 that begins a bucket; degrees counted one by one
+ABOVE_NOISE = 3.5  # standard deviations by which a bucket and those above must exceed 0
 CUT = 0.05  # share of links that a proposed bound may cut
+# 2^k and 3 · 2^k: starts of buckets from SINGLE on, and proposed bounds
 HALVES = sorted({*(1 << k for k in range(MOST_BITS + 1)), *(3 << k for k in range(MOST_BITS))})
 STEPS = 64  # points of a bucket at which its degrees are
 

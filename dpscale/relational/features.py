@@ -95,8 +95,8 @@ def _distinct_codes(codes: Integers, cells: int) -> tuple[Integers, Integers]:
     return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
-BITS = 12
-STEP = 2.0**-BITS
+BITS = 12  # bits after the binary point of an entry
+STEP = 2.0**-BITS  # unit of integer features
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,8 @@ from dpscale.relational.budget_shares import CHUNK, Expected, Shares
 from dpscale.relational.features import STEP, Side
 
 Partition = Callable[[Floats], tuple[float, Floats]]
-STEPS, MEMORY = 80, 20
+STEPS, MEMORY = 80, 20  # of L-BFGS: steps of a large problem; steps that it keeps
+# of a small one: most steps; steps times pairs of profiles; slope at which it ends
 MOST, WORK, GRADIENT = 3000, 3e6, 1e-9
 
 
@@ -212,11 +213,11 @@ def _options(links: Links) -> dict[str, float]:
     return {"maxiter": most, "maxfun": 2 * most, "maxcor": MEMORY, "ftol": 0.0, "gtol": GRADIENT}
 
 
-SCALES = np.exp(np.linspace(math.log(0.005), math.log(1.5), 36))
+SCALES = np.exp(np.linspace(math.log(0.005), math.log(1.5), 36))  # grid of the relative scale of departures
 LOGS = np.log(SCALES)
 WIDTH, SPIKE, NOTHING = 0.7, 0.3, 0.7  # log-spread of a block's scale around the common one; prior probabilities
 SPREAD = 0.2  # log-spread of the common scale around its prior mode; small, so that noise rarely appears as signal
-FEW = 300.0
+FEW = 300.0  # ridge, in multiples of the curvature, above which a cell has no evidence of a departure
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,7 +322,7 @@ def shrink_sums(noisy: Floats, expected: Floats, curvature: Floats, carried: Flo
     return target, ridge
 
 
-PRIOR_ONES, PRIOR_PAIRS = 0.08, 0.1
+PRIOR_ONES, PRIOR_PAIRS = 0.08, 0.1  # prior modes of the common scale: of one-way sums; of pairwise sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,6 +392,7 @@ def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision:
     return Constraint(target.reshape(noisy.shape), ridge.reshape(noisy.shape), curvature)
 
 
+# rows sampled of a side; clusters of rows; rounds of Lloyd's algorithm, and points in it
 ROWS, GROUPS, ROUNDS, SAMPLE = 1500, 256, 6, 50_000
 
 
@@ -454,7 +456,7 @@ def nearest(points: NDArray[np.float32], centres: Floats) -> Integers:
     return out
 
 
-MOST_CELLS = 1 << 22
+MOST_CELLS = 1 << 22  # pairs of profiles up to which their links are an array
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Flags, Integers
 from dpscale.privacy.streams import PublicStream
 
-MOST_CELLS = 1 << 27
-UNBOUNDED = (1 << 31) - 1
+MOST_CELLS = 1 << 27  # pairs of classes at most, a byte each
+UNBOUNDED = (1 << 31) - 1  # the largest 32-bit capacity of a flow
 
 
 @dataclass(frozen=True, eq=False)

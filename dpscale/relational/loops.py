@@ -7,7 +7,7 @@ import numpy as np
 from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Integers, Words
 
-SLACK = 1e-12
+SLACK = 1e-12  # excess of a group's sum above 1 that counts as rounding
 
 
 @compiled("float64(uint64[::1])")

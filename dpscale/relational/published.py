@@ -41,9 +41,9 @@ from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
 from dpscale.relational.rounding import Cross, marginal_cells, sample_entries
 
-STEPS, POWER, NEWTON = 100, 20, 100
+STEPS, POWER, NEWTON = 100, 20, 100  # steps of projected gradient and of the power method; most of a projection
 SLICE = 1000  # rows of a slice on either side
-NOISE, FITTED, COVERED = 0.4, 0.4, 1.5
+NOISE, FITTED, COVERED = 0.4, 0.4, 1.5  # 0.4, 0.4 and 1.5 of the formulas above
 Choose = Callable[[int, Floats, Sequence[int], int], Sequence[int]]
 Measure = Callable[[int, Sequence[int]], Floats]
 

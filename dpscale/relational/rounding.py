@@ -125,6 +125,8 @@ def _code(side: Side, columns: Columns) -> tuple[Integers, int]:
     return code, size
 
 
+# passes of moves; moves tried for a link, and in a pass; fraction added to every cell, so that a column of whole cells
+# can be drawn from
 PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 
 
@@ -229,7 +231,7 @@ def round_cells(wanted: Floats, caps: Floats, stream: PublicStream) -> Floats:
     return np.minimum(rounded.reshape(wanted.shape), caps)
 
 
-OFF = 1e-6
+OFF = 1e-6  # relative difference of a sum from the number of links that counts as rounding
 
 
 def sample_entries(parts: Iterable[tuple[Floats, Integers]], links: int, stream: PublicStream) -> Integers:
