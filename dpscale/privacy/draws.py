@@ -42,9 +42,9 @@ from dpscale.privacy.noise import (
 )
 from dpscale.privacy.streams import KeyedStream
 
-SMOOTHING = 8
-FINE = 1 << 24
-COST_UNIT = 1 << 160
+SMOOTHING = 8  # s above: the part of a variance that the charge does not count
+FINE = 1 << 24  # least variance in squared lattice steps, so that σ ≥ 4096, and least scale of Laplace noise in steps
+COST_UNIT = 1 << 160  # units of a cost of 1: costs are rounded to multiples of 2^-160
 
 Halves = tuple[NDArray[np.int64], NDArray[np.uint64]]
 
@@ -267,7 +267,7 @@ def _too_small(what: str) -> PlanError:
 
 __all__ = ["BELOW_ONE", "GAUSSIAN", "LAPLACE", "allocate", "rooted", "total_error", "variance_factor"]
 
-BELOW_ONE = 1 - 1e-15
+BELOW_ONE = 1 - 1e-15  # sum of shares, which leaves room for its rounding
 
 
 def allocate(coefficients: Sequence[float], noise: str = GAUSSIAN) -> tuple[list[float], float]:

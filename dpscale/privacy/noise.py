@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from dpscale.privacy.staircase import HEAD_BITS, WORD_BITS, Staircase, bucket_edges, exact_candidate
 from dpscale.privacy.streams import KeyedStream
 
-MAX_VARIANCE = 2**100
-MAX_SCALE = 2**50
-MAX_WIDE_VARIANCE = 2**200
-MAX_WIDE_SCALE = 2**99
-BUCKET_BITS = 63
-GUIDE_BITS = 12
-BLOCK_CANDIDATES = 2**14
-SERIES_ERROR = 8
+MAX_VARIANCE = 2**100  # of 64-bit values, σ ≤ 2^50
+MAX_SCALE = 2**50  # of 64-bit values
+MAX_WIDE_VARIANCE = 2**200  # of 128-bit values
+MAX_WIDE_SCALE = 2**99  # of 128-bit values
+BUCKET_BITS = 63  # bits of the first word that choose the bucket; the last bit is the sign
+GUIDE_BITS = 12  # leading bits by which the search for a bucket begins
+BLOCK_CANDIDATES = 2**14  # candidates read at once; does not change values
+SERIES_ERROR = 8  # error of `rejection_probability` in units of 2^-64, proven there
 
 
 def discrete_gaussian(stream: KeyedStream, variance: int | Fraction, size: int) -> NDArray[np.int64]:

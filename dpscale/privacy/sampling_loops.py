@@ -13,13 +13,14 @@ from numba import uint64
 from dpscale.base.compilation import compiled
 from dpscale.base.numerics import NDArray
 
-ONE, TWO = np.uint64(1), np.uint64(2)
+ONE, TWO = np.uint64(1), np.uint64(2)  # as 64-bit words, see above
+# bits of half a word; masks of its lower half and of all its bits
 HALF_WORD, LOW_HALF, ALL_ONES = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
-WORD = np.uint64(64)
-OFFSET_ERROR = np.uint64(4)
+WORD = np.uint64(64)  # bits of a word
+OFFSET_ERROR = np.uint64(4)  # by which x may be short besides `bucket` and `series_error`, in units of 2^-64
 # With 32 known bits of the offset, y is short by less than 2^32 and x (slope in y below 1/4) by 2^30 more.
 HEAD_BITS, HEAD_UNIT, HEAD_ERROR = np.uint64(32), np.uint64(2**32), np.uint64(2**30 + 4)
-SERIES_TERMS = 14
+SERIES_TERMS = 14  # terms of 1 - exp(-x); the rest is below x^15/15!, less than a unit of 2^-64 for x <= 1/4
 
 
 @compiled("uint64(uint64, uint64)", inline="always")

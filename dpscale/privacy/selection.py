@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from dpscale.privacy.conversion import pure_of_mu
 from dpscale.privacy.staircase import WORD_BITS, Words, exp_bounds
 
-RANGE_BITS = 40
-LEAST_SUM = 2.0**-400
-MOST_SCALE = 1 << 60
-SHORT = 1 << 62
+RANGE_BITS = 40  # bits of ε, rounded down, so that machines agree
+LEAST_SUM = 2.0**-400  # sum of the remaining weights below which they are computed again
+MOST_SCALE = 1 << 60  # scale above which floats do not screen draws
+SHORT = 1 << 62  # absolute score below which all differences fit int64
 
 
 class Urn:

@@ -31,9 +31,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-WORD_BITS = 64
-HEAD_BITS = 32
-TWO_WORDS_LOG_WIDTH = 46
+WORD_BITS = 64  # bits of a word of the stream
+HEAD_BITS = 32  # bits of offset and of acceptance in the second of three words
+TWO_WORDS_LOG_WIDTH = 46  # logarithm of the largest width for which two words suffice
 
 
 class Words(Protocol):

@@ -26,14 +26,14 @@ from dpscale.base.numerics import Floats, NDArray
 PLAIN = (str, int, type(None))
 _TEXTS, _LISTS, _SCALARS = frozenset([str]), frozenset([list, tuple]), frozenset([*PLAIN, bool])
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-SECRET_BYTES = 32
+SECRET_BYTES = 32  # 256 bits, the key of HMAC-SHA256
 PURPOSES = ("noise", "selection", "sampling")
 
-WORD_BYTES = 8
+WORD_BYTES = 8  # of a 64-bit word
 # A ChaCha20 block counter has 32 bits: 2^32 blocks of 64 bytes. A segment ends at half of that; then the nonce
 # changes.
 SEGMENT_WORDS = 2**34
-_ZEROS = bytes(2**20)
+_ZEROS = bytes(2**20)  # plain text whose encryption is the stream; the most bytes encrypted at once
 
 
 def new_secret() -> bytes:
