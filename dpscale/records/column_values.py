@@ -42,7 +42,7 @@ from dpscale.domain.tree import SEPARATOR, LevelTree, TreeLevel
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 NOTHING = ("", "na", "n/a", "nan", "null", "none")
 LARGEST = np.uint64(np.iinfo(np.int64).max)
-EXACT = 1 << 53
+EXACT = 1 << 53  # whole numbers from here on are not all exact in floats
 WHOLE = r"^\+?(-?)0*(\d{16,19})(?:\.0*)?$"
 Bytes = NDArray[np.uint8]
 OFFSET, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
@@ -182,7 +182,7 @@ MOMENT = (
     r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?"
     r"(?: ?(?P<z>[Zz]|[Uu][Tt][Cc]|[Gg][Mm][Tt]|[+-]\d\d(?::?\d\d)?))?)?$"
 )
-DAY = 86_400
+DAY = 86_400  # seconds
 FEW, ISO_DATE, EPOCH = 8, re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), date(1970, 1, 1).toordinal()
 LAST_KNOWN = 2_145_916_800  # 1 January 2038
 LAST_SECOND = 253_402_300_799 - DAY  # a day before the end of year 9999

@@ -30,11 +30,12 @@ from dpscale.storage.databases import FIELD, DatabaseAddress
 
 COUNTED, GROUPED = "dpscale_count", "dpscale_grouping"
 MOST_GROUPED, MOST_TOGETHER = 30, 64  # columns and sets of a statement; PostgreSQL numbers sets of at most 31 columns
+# rows of a range; pages of a range of PostgreSQL, and bytes of its page; assumed bytes of a row
 RANGE_ROWS, RANGE_PAGES, PAGE_BYTES, ROW_BYTES = 1 << 19, 1 << 12, 1 << 13, 64
-MOST_RANGES = 10_000
+MOST_RANGES = 10_000  # most ranges of whole numbers, of a query or a table without pages
 MOST_GROUPS = 1 << 17  # of a batch
 FIRST, LAST = -(1 << 63), (1 << 63) - 1  # ends of open ranges
-WORD = 1 << 64
+WORD = 1 << 64  # modulus of the sums of half hashes
 CHANGED = ("rows that changed while they were read", "the same rows at every reading",
            "wait for the end of changes, or read a copy; a query must return the same rows each time")  # fmt: skip
 Range = tuple[int, ...]

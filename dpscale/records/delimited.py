@@ -21,8 +21,8 @@ from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows, c
 if TYPE_CHECKING:
     from dpscale.domain import Domain
 
-BLOCK_BYTES = 1 << 24
-HEAD_BYTES = 1 << 16
+BLOCK_BYTES = 1 << 24  # 16 MiB, which pyarrow parses at once
+HEAD_BYTES = 1 << 16  # 64 KiB: first read of a file, and reads that skip lines
 POINTED = r"^[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 PACKED = 5  # upper estimate of rows per byte of a compressed file
 

@@ -25,7 +25,7 @@ from dpscale.records.column_values import column_of
 from dpscale.records.encode import NULL, OUTSIDE, UNPARSABLE, encode, judged, refusal
 from dpscale.records.table import Partition
 
-MOST_EXAMPLES, LONGEST = 5, 40
+MOST_EXAMPLES, LONGEST = 5, 40  # examples of a fault, and characters of an example
 ABSENT = "no such column"
 Key = tuple[str, str]  # (attribute, fault)
 

@@ -29,7 +29,7 @@ from dpscale.storage.objects import Found, children, common_folder, is_url, list
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Fixed = tuple[tuple[str, str | None], ...]
-MOST_NAMED = 5
+MOST_NAMED = 5  # files that a message names
 LAKES = {"delta": "Delta", "iceberg": "Iceberg", "hudi": "Hudi"}
 LOGS, METADATA = {"delta": "_delta_log", "hudi": ".hoodie"}, ".metadata.json"
 

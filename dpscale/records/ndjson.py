@@ -37,7 +37,7 @@ Bytes = NDArray[np.uint8]
 KEY, KEY_END, VALUE, VALUE_END = range(4)  # columns of `spans`
 TEXT, ESCAPED, ESCAPED_KEY = 1, 2, 4  # flags of `kinds`
 INVALID, LONG, REPEATED = -1, -2, -3  # faults of a line
-STATE_BITS, ACTION_BITS = 6, 4
+STATE_BITS, ACTION_BITS = 6, 4  # bits of a state in the table of steps, and of an action in a token
 (FAIL, NEWLINE, START_ROW, OPEN, CLOSE, END_ROW, COMMA, START_KEY, ESCAPE_KEY, END_KEY, START_TEXT, ESCAPE_TEXT,
  END_TEXT, START_SCALAR, END_SCALAR) = range(1, 16)  # fmt: skip
 # action: column of `spans`, its distance from the byte, and flag; a column that is set already stays
@@ -52,7 +52,7 @@ TEXTS = (("name", START_KEY, ESCAPE_KEY, END_KEY, "colon"), ("text", START_TEXT,
 STATES = ("error", "line", "key", "value", "after", "end", "colon", "object", "array", "minus", "point", "exponent",
           "sign", *ENDS, *(name + part for name, *_ in TEXTS for part in ("", "-escape", "-1", "-2", "-3", "-4")),
           *sorted({word[n:] for word in WORDS for n in range(1, len(word))}))  # fmt: skip
-LINE, NEXT_KEY, NEXT_VALUE, AFTER, END = range(1, 6)
+LINE, NEXT_KEY, NEXT_VALUE, AFTER, END = range(1, 6)  # numbers in STATES of the states that the loop uses
 RULES = (  # state, bytes, next state, action; the loop chooses the state after a comma and a closing bracket
     ("line", b"\n", "line", NEWLINE), ("line", b"{", "object", START_ROW), ("end", b"\n", "line", NEWLINE),
     *((state, BLANKS, state, 0) for state in ("line", "object", "key", "colon", "value", "array", "after", "end")),

@@ -133,7 +133,7 @@ def _table_errors(path: str, kind: str) -> Iterator[None]:
 Fingerprint = tuple[str, int, str]
 Stamp = tuple[str, int, int, int | str]
 Stamps = list[Stamp]
-MOST_TASKS = 1000
+MOST_TASKS = 1000  # tasks of files whose content is hashed
 
 
 def fingerprint(path: str, footers: bool = False, named: str = "") -> Fingerprint:

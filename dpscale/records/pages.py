@@ -146,7 +146,7 @@ def stored(kind: pa.DataType) -> np.dtype[Any] | None:
 CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}  # CompressionCodec of the Parquet format
 # by the number of a codec in the format, which has three bits
 KNOWN = np.array([codec in CODECS for codec in range(8)])
-WINDOW_VALUES = 1 << 24
+WINDOW_VALUES = 1 << 24  # values of a window, its rows times columns
 Cells = NDArray[Any]
 Bytes = NDArray[np.uint8]
 

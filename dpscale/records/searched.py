@@ -24,10 +24,10 @@ from dpscale.domain.search import EdgeSearch, NodeSearch, ValueSearch
 from dpscale.records.column_values import numbers
 
 DROPPED, OUTSIDE, UNPARSABLE, NULL = -1, -2, -3, -4  # codes of rows without a cell
-VALUE, EMPTY = 0, 1
+VALUE, EMPTY = 0, 1  # states of rows; negative ones are codes of `encode`
 LOWEST, HIGHEST = 1 - (1 << 63), (1 << 63) - 1  # -2^63 is the code of a row without a value
 UNFOUND, EMPTY_TEXT = 1, 2  # codes of texts that cannot be found, and of nulls
-FLOAT_END = float(1 << 63)
+FLOAT_END = float(1 << 63)  # a step from here on is not a 64-bit integer
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,13 +35,14 @@ from dpscale.records.origin import Origin
 from dpscale.records.sketched_rules import RuleSummary
 from dpscale.storage.files import is_path, write_private
 
-MOST_VALUES = 64
+MOST_VALUES = 64  # texts or prefixes of an attribute
+# equal bins of a column; positive edges up to which a skewed column has 1, 2 and 5 times powers of ten
 BINS, MOST_EDGES = 16, 24
 MOST_INTEGERS, EXACT_INTEGERS = 100, 32  # cells of an attribute of integers, and of one whose ends stay as they are
 SKEWED = 0.75  # share of the numbers in one of equal bins
 CODE = r"^[+-]?0\d"  # a text such as 01 is a code, not a number
 MOST_LETTERS = 4  # of a prefix
-MOST_PERIODS = 100
+MOST_PERIODS = 100  # cells of an attribute of dates, unless even years are more
 CALENDAR = (-719_162, 2_932_530)  # the first days of the years 1 and 9999
 MOST_IDS = 100_000  # rows from which distinct values are collected
 MOST_SAMPLED = 10_000  # numbers and texts from which the shape of a column is judged
@@ -302,7 +303,7 @@ WARNING = (
 READERS = 'words for readers, in every table: title, description, unit, and labels = {0 = "alive", 1 = "dead"}'
 TITLE = "title"
 PLACES = (f'# {TITLE} = ""',)
-MOST_LINES, WIDTH = 150, 110
+MOST_LINES, WIDTH = 150, 110  # lines of a draft, and characters of a line
 GROUPED = 100_000  # integers from which digits are grouped
 FEWEST_IDS = 20  # rows: with fewer, distinct values do not indicate an id
 NEARLY_ALL = 0.5  # distinct texts per row

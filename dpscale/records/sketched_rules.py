@@ -19,9 +19,10 @@ from dpscale.base.numerics import Flags, Floats, Integers
 from dpscale.domain.rule_text import WORDS
 from dpscale.records.column_values import days, numbers
 
+# columns that are compared; columns of sums; rules that are proposed
 MOST_COLUMNS, MOST_SUMMED, MOST_RULES = 64, 24, 12
 FEWEST = 20  # rows with all values of a rule
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # difference of a sum that counts as rounding, relative to the sum if above 1
 
 
 class RuleSummary:

@@ -20,7 +20,7 @@ NUMBERED = re.compile(r"v?(\d+)\b.*\.metadata\.json")
 READER = {
     "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"
 }  # takes credentials from the environment, like other readers
-EPOCH = datetime(1970, 1, 1)
+EPOCH = datetime(1970, 1, 1)  # timestamps are microseconds since then
 
 
 def read(path: str, version: int | None) -> Lake:

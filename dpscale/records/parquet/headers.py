@@ -17,6 +17,7 @@ Array = NDArray[Any]
 U = np.uint64
 Int = Any  # an integer, as compiled by Numba
 
+# results for the pages of a chunk: readable; invalid bytes; a layout left to pyarrow; unexpected nulls
 FINE, DAMAGED, OTHER, NULLS = 0, 1, 2, 3
 MOST = (1 << 31) - 1  # largest count in the format
 LENGTH_BYTES = 4  # length prefix of a text
@@ -28,7 +29,7 @@ DATA, INDEX, DICTIONARY, DATA2 = 0, 1, 2, 3  # PageType of the Parquet format
 PLAIN, OLD_DICTIONARY, RUNS, BY_DICTIONARY = 0, 2, 3, 8  # Encoding of the Parquet format
 ROW_GROUPS, COLUMNS, ABOUT = 4, 1, 3  # field ids in the footer, in a row group, in a column chunk
 CODEC, COUNT, UNPACKED, BYTES, DATA_PLACE, DICTIONARY_PLACE = 4, 5, 6, 7, 9, 11  # field ids in ColumnMetaData
-CHUNK_FIELDS = 16
+CHUNK_FIELDS = 16  # field ids of ColumnMetaData are below it
 DEEP = 16  # maximum nesting of structs and lists
 
 

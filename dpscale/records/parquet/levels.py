@@ -14,7 +14,7 @@ from dpscale.base.compilation import njit
 from dpscale.base.numerics import Integers
 from dpscale.records.parquet.headers import COMPRESSED, LENGTH, LEVELS, MOST, PACKED, PLACE, Array, Int, U, varint, word
 
-STEPS = (4, 2, 1)
+STEPS = (4, 2, 1)  # rows by which a code moves up, in sum up to 7
 
 
 def _moves() -> Array:
