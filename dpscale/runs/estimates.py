@@ -144,7 +144,7 @@ def open_estimates(path: str, key: str) -> tuple[TablePart, Estimates]:
     return run, estimates_of(run)
 
 
-MOST_ESTIMATES = 4
+MOST_ESTIMATES = 4  # estimates of runs that a process keeps open
 _estimates: dict[tuple[str, str], tuple[TablePart, Estimates]] = {}
 _lock = Lock()
 
@@ -207,8 +207,8 @@ def model_folder(run: TablePart) -> Path:
 DegreeDistances = dict[str, float]
 PAIRWISE_FILE = "rows.npz"
 TASKS = 8  # tasks that have all pairs in memory at once; constant, because no byte may depend on the workers
-TRIAL_PART = RowPart(20_000, 1, 0)
-MOST_OPEN = 2
+TRIAL_PART = RowPart(20_000, 1, 0)  # 20,000 rows, by which samplers are compared
+MOST_OPEN = 2  # samplers that a process keeps open
 _open: dict[str, tuple[TablePart, RowSampler]] = {}
 
 

@@ -20,7 +20,7 @@ from dpscale.runs.manifest import keyed_tags
 from dpscale.storage.files import present, read_text, write_whole
 
 FILES = "files.json"
-MOST_NAMED = 3
+MOST_NAMED = 3  # files that a message names
 Prints = Mapping[str, tuple[Table, Sequence[Fingerprint]]]
 
 

@@ -303,7 +303,7 @@ def output_digest(root: Path, output: Path, each: ParallelMap = serial_map) -> s
 
 
 STATE_VARIABLE = "DPSCALE_STATE"
-KEY_BYTES = 32
+KEY_BYTES = 32  # 256 bits of the user's key
 KEY_FILE = "frames.key"
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpscale.runs.linked_tables import LinkedTables
 
 TEMPLATE = files("dpscale.runs.joins").joinpath("section-joins.html").read_text("utf-8")
-LEVEL = 0.95
+LEVEL = 0.95  # confidence level of the share that a bound cuts
 
 
 def values(run: LinkedTables) -> dict[str, Callable[[], Any]]:

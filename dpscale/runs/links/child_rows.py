@@ -19,7 +19,7 @@ from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.sections import LinkSection
 
-NO_KEYS = np.empty((0, 2), np.uint64)
+NO_KEYS = np.empty((0, 2), np.uint64)  # stands for rows without keys
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 # parts of the first measurement; the rest is of sums
 ROWS = ONES = DEGREES = Fraction(1, 8)
-LINKS = Fraction(1, 4)
+LINKS = Fraction(1, 4)  # of the numbers of links
 OPEN_DEGREES = Fraction(3, 8)  # in place of DEGREES if the job leaves a bound open
 
 

@@ -14,7 +14,7 @@ from dpscale.runs.linked_tables import LinkedTables
 
 SUMS = ("u", "v", "both")
 ROUNDS = "rounds.json"  # number of rounds of a published loop that the job leaves open
-VERSION = 1
+VERSION = 1  # of the mechanism in noise labels: another number gives other noise
 # draws of a link, and in the first measurement of a table, by their numbers
 NAMES = ("links", "degrees", "siblings", "steps", "histories", *SUMS, "rows", "ones")
 

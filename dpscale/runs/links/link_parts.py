@@ -57,7 +57,7 @@ from dpscale.storage.scratch import Sealed, Use
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
-PART_ROWS, MOST_PARTS = 1 << 19, 1 << 9
+PART_ROWS, MOST_PARTS = 1 << 19, 1 << 9  # rows of a part, from which the number of parts follows; most parts
 SHARD_PARTITIONS = 8  # most partitions of a file of rows by part
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 

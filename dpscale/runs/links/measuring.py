@@ -56,7 +56,7 @@ from dpscale.storage.files import present, read_bytes, writing
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
-LEAST_LINKS = 2.0
+LEAST_LINKS = 2.0  # least number of links after noise
 SIDES = ("parent", "child")
 
 

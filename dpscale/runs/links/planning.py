@@ -32,7 +32,7 @@ from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP
 from dpscale.runs.stages.plan import make_plan
 
-LINKS = (1_000, 10_000, 100_000, 1_000_000)
+LINKS = (1_000, 10_000, 100_000, 1_000_000)  # example numbers of links, if the job states none
 
 
 def overview(job: Job) -> dict[str, Any]:

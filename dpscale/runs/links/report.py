@@ -165,7 +165,7 @@ def codes_at(run: LinkedTables, name: str, rows: Integers) -> Integers:
     return codes
 
 
-DELTA = 1e-9
+DELTA = 1e-9  # δ at which ε is stated if the job has none
 MOST_LINKS = 100_000  # links from which associations are computed
 
 

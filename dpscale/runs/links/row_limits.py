@@ -24,7 +24,7 @@ from dpscale.runs.stages.row_numbers import LIMITS
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text
 
-MOVED = 1e-9
+MOVED = 1e-9  # relative difference of a size from its estimate above which it counts as adjusted
 
 
 def describe_rows(table: TablePart) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from dpscale.storage.files import read_text, write_whole, writing
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
-PART_ROWS = 1 << 20
+PART_ROWS = 1 << 20  # rows of a file of a table
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,8 +33,8 @@ from dpscale.runs.periods.growing import GrowingPart
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
-MIXES = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))
-SHIFT = np.uint64(32)
+MIXES = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))  # odd factors of the two mixes of a record
+SHIFT = np.uint64(32)  # brings the upper bits of a product to the lower ones
 
 
 def hashes_by_period(

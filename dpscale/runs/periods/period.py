@@ -25,7 +25,7 @@ from dpscale.runs.table import TablePart
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
-MOST_SUM = 1 << 62
+MOST_SUM = 1 << 62  # bound of weighted sums, within signed 64 bits
 PERIOD_STAGES: dict[str, Stage] = {"measure": replace(STAGES["measure"], needs=())}
 
 

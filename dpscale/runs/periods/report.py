@@ -24,8 +24,8 @@ from dpscale.runs.periods.growing import GrowingPart
 from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import write_whole
 
-SINGLES = 4
-DELTA = 1e-9
+SINGLES = 4  # charts of single attributes
+DELTA = 1e-9  # δ at which ε is stated if the job has none
 TABLE = (
     Section("summary", "Summary", listed=False),
     Section("periods", "Periods"),

@@ -121,7 +121,7 @@ def check_numbers(run: TablePart, engine: Engine) -> None:
         plan_problem(run.job.method, problem, run.job.options, tools)
 
 
-WORTH_SECONDS = 0.5
+WORTH_SECONDS = 0.5  # time of planning from which on a plan is stored in the cache
 MOST = 32  # plans in the cache; the most recently used ones
 DIGEST = "digest.txt"
 

@@ -34,8 +34,10 @@ from dpscale.workload.sql.selection import select
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
+# error relative to the mean count above which a fixed plan is usually less accurate than aim-grem, and below which it
+# is more accurate
 LESS_ACCURATE, MORE_ACCURATE = 0.1, 0.01
-LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS = 0.05, 0.005
+LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS = 0.05, 0.005  # the same if all queries are cumulative
 SAMPLED_SETS = 200  # sets of each part, at regular intervals
 
 
@@ -97,11 +99,12 @@ def _two_digits(records: float) -> int:
     return int(float(f"{records:.2g}"))
 
 
-EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-USUAL_DELTA = 1e-9
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the curve of errors
+USUAL_DELTA = 1e-9  # δ of the curve if the job has none
 USUAL_ROWS = 100_000  # guessed records for errors that depend on them
+# best and worst sets of a family; sets whose errors are computed; rules that are named
 SHOWN, MOST, SHOWN_RULES = 5, 2000, 10
-LARGE_SHARE = 0.5
+LARGE_SHARE = 0.5  # share of the budget for sets of one degree from which on it is mentioned
 MANY_SETS, LARGE_NOISE, LEAST_COST = 50, 100.0, 1e-12  # of a target: sets, and records of noise if each set is measured
 
 

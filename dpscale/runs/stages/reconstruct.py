@@ -36,7 +36,7 @@ HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(
 LEVEL = 0.95  # if the job sets none
 FILES = 64  # approximate number of answer files, so that many workers write them
 LEAST_ROWS, MOST_ROWS = 1 << 12, 1 << 21  # rows of a file, up to about 64 MB
-GROUP_ROWS = 1 << 17
+GROUP_ROWS = 1 << 17  # rows of a row group of answers
 NOISY = ("estimate", "low", "high")  # columns that no codec makes smaller
 MOST_QUERIES = 1 << 62  # more queries than a file can have
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
+# requested tables; charts of single attributes; pictures of strategies; cells of a picture, and half of its rows
 ASKED, SINGLES, STRATEGIES, MOST_SIDE = 6, 4, 4, 64
 LISTED = 60  # queries that are listed by predicates
 NUMBERS = 6  # figures of sums and means
