@@ -23,7 +23,7 @@ from dpscale.storage.files import reading, writing
 from dpscale.synthesis.draw import RowPart
 
 ANCESTRAL = "ancestral.npz"
-STEPS = 1 << 30
+STEPS = 1 << 30  # whole steps of a probability of 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,9 +24,10 @@ from dpscale.reconstruction.pairwise.loops import BEHIND
 from dpscale.synthesis import loops
 from dpscale.workload.residual.axes import Groups, every_cell
 
+# strength β of the feedback; rows added to a target that divides; factor of β for 1-way counts
 BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
-ROUNDS, THROUGH = 2, 12
-LEAST = 1e-12
+ROUNDS, THROUGH = 2, 12  # rounds over the attributes; most rounds of a fit through a dependency
+LEAST = 1e-12  # least share before a logarithm, least divisor, and tolerance of a fit
 
 
 def refine_to_cells(

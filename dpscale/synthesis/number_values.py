@@ -181,9 +181,10 @@ def read_number_targets(path: Path) -> tuple[NumberTargets, ...]:
         return tuple(numbers)
 
 
+# most sweeps of raking; the first of them, which scale distances too; largest log f at the end
 SWEEPS, SPREADS, CLOSE = 24, 16, 1e-7
 MOST_TILT, MOST_SPREAD = 2.0, 2.0  # of a step: the logarithm of f, and the factor of distances from the mean
-UNIT = 2.0**40
+UNIT = 2.0**40  # factors and quantiles are rounded to multiples of 1/UNIT
 EDGE = 2.0**-30  # distance of values from the ends of their range during raking
 MOST_RATE = 1e7  # of the exponential distribution
 CONCENTRATIONS = 0.05, 1e6  # of the beta distribution

@@ -115,7 +115,7 @@ def _fits(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: in
     return total
 
 
-ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
+ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0  # rounds of raking; limits of the factor of a step
 
 
 def balance_rows(targets: PairTargets, rows: Integers32, times: NDArray[np.int64], stream: PublicStream) -> Integers32:
@@ -160,7 +160,7 @@ def rake(weights: Floats, cells: NDArray[np.integer], target: Floats) -> None:
     weights *= np.clip(target / np.maximum(present, 1e-300), LEAST_STEP, MOST_STEP)[cells]
 
 
-REPAIR_ROUNDS = 8
+REPAIR_ROUNDS = 8  # most rounds over all rules
 EXCHANGE_ROUNDS, EXCHANGED = 8, 1 << 12  # and rows at a time
 PARTNERS, FEWEST_PARTNERS, MOST_COMPARED = 64, 8, 1 << 20  # of a row, and comparisons of all rows
 

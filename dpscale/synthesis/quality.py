@@ -30,9 +30,11 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, stats
 from dpscale.synthesis.set_layout import SetLayout
 
+# compared sets, divided equally among degrees; requested sets whose subsets are compared; cells of a set, and of all
+# sets
 MOST_COMPARED, MOST_REQUESTED, MOST_CELLS, MOST_TOGETHER = 1 << 10, 1 << 14, 1 << 16, 1 << 22
 BEYOND, SLACK, WIDE_SLACK = 1.5, 0.01, 0.05  # factor of the distance of independent draws; shares of all rows
-CHANCE = 0.01
+CHANCE = 0.01  # level of the test of all sets together
 Columns = tuple[int, ...]
 
 

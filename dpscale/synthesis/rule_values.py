@@ -28,7 +28,7 @@ from dpscale.domain.rule_text import Linear
 from dpscale.domain.rules import ValueRule
 from dpscale.privacy.streams import PublicStream
 
-REJECTIONS, ATTEMPTS = 16, 4
+REJECTIONS, ATTEMPTS = 16, 4  # attempts by rejection; then by conditional draws
 FIXED = (0.5, 0.0, 1.0, 0.25, 0.75)  # shares of the remaining ranges, which decide whether cells are possible
 CLOSE = 1e-9  # of the largest term: rounding of a sum of floats, and of a lattice
 Draw = Callable[[int], Floats]

@@ -39,6 +39,8 @@ from dpscale.synthesis.quality import expected_distance
 from dpscale.synthesis.set_layout import SetLayout
 
 BYTES_A_CELL = 48  # all vectors of a sweep together
+# triples if a sweep over all would exceed MOST_STEPS, and sets of a larger degree; first attributes whose triples are
+# considered; rows times triples that are counted to choose them
 MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
 MOST_LAWS, LEAST_DEPARTURE = 1024, 0.5  # departure of a law, as a share of the sampling error of rows
 LARGER, MOST_STEPS = (4, 5), 1 << 28  # attributes of further targets of small tables; additions of a sweep over them

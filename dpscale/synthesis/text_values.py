@@ -18,8 +18,8 @@ from dpscale.base.numerics import Integers, NDArray, Words
 from dpscale.domain.text_format import Repetition, TextFormat
 from dpscale.privacy.streams import PublicStream
 
-MOST_OF_PIECE, MOST_PERMUTED = 1 << 31, 1 << 62
-ROUNDS = 8
+MOST_OF_PIECE, MOST_PERMUTED = 1 << 31, 1 << 62  # texts of a piece, and of the pieces that are permuted
+ROUNDS = 8  # rounds of the Feistel network
 BLOCK_LETTERS = 1 << 23  # of the rows that are made together
 
 
