@@ -17,8 +17,9 @@ from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, piece, profile_of
 from dpscale.workload.wide import LONG, WideGram, check_wide, is_wide, weighted_piece, wide_scale
 
-RANK_TOLERANCE = 1e-13
-NEGLIGIBLE = 1e-13
+RANK_TOLERANCE = 1e-13  # share of the largest eigenvalue below which an eigenvalue is taken as 0
+NEGLIGIBLE = 1e-13  # share of the squared queries below which their centred part is a rounding error
+# entries of queries × cells up to which an integer basis begins with the queries, not with their Gram matrix
 MOST_ENTRIES = 1 << 22
 MOST_GRAM = 2600  # cells of pieces of such queries that have a Gram matrix
 DENSE_CELLS = 10_000  # of a set above which an array of all queries is not built

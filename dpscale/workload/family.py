@@ -200,7 +200,7 @@ def in_chunks(queries: Floats) -> Iterator[Floats]:
     return (queries[start : start + step] for start in range(0, max(1, len(queries)), step))
 
 
-MOST_LISTED, CHUNK = 1 << 22, 1 << 12
+MOST_LISTED, CHUNK = 1 << 22, 1 << 12  # intervals of a family that are listed, and of a chunk of them
 NEGLIGIBLE = 1e-12  # of the largest eigenvalue
 STRETCH = 1024  # cells of a stretch of a long axis in a lower bound
 

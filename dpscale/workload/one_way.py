@@ -24,7 +24,7 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.workload.family import FIRST, LAST, End, Family, sum_of_intervals
 from dpscale.workload.wide import Cut
 
-MODES = 256
+MODES = 256  # modes k that are exact; the others are those of the plain mean
 AT_MOST = End("value", "at_most", "label of the last value that the query counts: all up to it, in the domain's order")
 START = End("start", "start", "label of the arc's first value")
 END = End("end", "end", "label of the arc's last value")

@@ -171,7 +171,7 @@ def unit_of(domain: Domain, attributes: AttributeSet) -> str:
     return " × ".join(name for name in attributes if name in domain.number_names) or RECORDS
 
 
-LEAST_ENTRY = 1e-9
+LEAST_ENTRY = 1e-9  # in place of 0, for queries without cells
 
 
 @dataclass(frozen=True)

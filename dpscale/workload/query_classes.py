@@ -27,7 +27,7 @@ from dpscale.workload.family import Family
 from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual.axes import Groups, coarsened, every_cell
 
-LARGEST_SUM = 1 << 62
+LARGEST_SUM = 1 << 62  # bound of a sum of clipped differences, within signed 64 bits
 MOST_ENTRIES = 1 << 24  # of one matrix over cells; beyond, its queries are assumed to distinguish all cells
 
 

@@ -36,10 +36,11 @@ from dpscale.workload.residual import Weights, kron, subsets
 from dpscale.workload.workload import Workload
 
 NOWHERE = -1  # term of a space without queries
-LARGEST_CODE = 1 << 62
+LARGEST_CODE = 1 << 62  # codes below it fit int64; other spaces are coded by bytes
 ROOM = 1 << 20  # cells of a table that replaces a sort
+# increment of SplitMix64 by axis; odd factor that joins the axes
 GOLDEN, ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
-MIXED = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
+MIXED = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))  # shifts and factors of SplitMix64
 
 
 @dataclass(frozen=True)

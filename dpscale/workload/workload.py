@@ -23,6 +23,7 @@ from dpscale.workload.parts import WorkloadPart, part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
 
 CONDITIONS = "conditions"
+# weights of all pairs and of all triples, relative to that of all other sets; most pairs, and most triples
 PAIRS_OF_TARGET, TRIPLES_OF_TARGET, MOST_OF_TARGET = 8.0, 0.25, 1 << 12
 MOST_SETS = 4_000_000  # attribute sets of a workload; fixed plans have their subsets, at about 1 KiB each
 
@@ -485,7 +486,7 @@ def _each(values: Any) -> Floats:
     return array
 
 
-FINEST = 1 << 20
+FINEST = 1 << 20  # ratio of the largest to the least weight up to which the least is 16 units
 
 
 def targets_of(workload: Workload) -> dict[AttributeSet, float]:

@@ -135,6 +135,8 @@ def centred(rows: Integers, weights: Weights) -> Integers:
     return np.asarray(rows * numbers.sum() - (rows @ numbers)[..., None])
 
 
+# cells of the reduced basis, without those that a common divisor adds; factor of their weights in the basis; δ of the
+# Lovász condition
 CELLS, HEAVY, LOVASZ = 8, 1 << 24, 0.99
 
 
@@ -256,7 +258,7 @@ def reconstruct(residual: Floats, keep: Sequence[int], shape: Sequence[int], lea
     return np.array(np.broadcast_to(residual.reshape((*batch, *full)) / spread, (*batch, *shape)))
 
 
-LEAST_SHARE = 1e-3
+LEAST_SHARE = 1e-3  # share of the cost below which a residual is not measured
 
 
 def water_fill(worth: Floats, price: Floats, had: Floats) -> Floats:

@@ -19,6 +19,7 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.workload.residual.axes import residual_of, smear, subsets
 
+# most iterations if some residuals were not measured; violation at the end, as a share of the total
 ITERATIONS, TOLERANCE = 500, 1e-7
 MEASURED_ITERATIONS = 5000  # if all residuals were measured, so that the optimum is unique
 

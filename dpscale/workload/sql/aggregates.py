@@ -28,6 +28,7 @@ from dpscale.workload.sums import SUM, centred_rows, sum_queries
 SAMPLE, POPULATION = ("Variance", "Stddev", "StddevSamp"), ("VariancePop", "StddevPop")
 FORMS = "COUNT, SUM, AVG, VAR_SAMP, VAR_POP, STDDEV_SAMP, STDDEV_POP, MEDIAN or QUANTILE_CONT"
 FRACTIONS = ("DOUBLE", "FLOAT", "DECIMAL")
+# digits of ROUND, before or after the point; values of an attribute with quantiles
 MOST_DIGITS, MOST_RANKED = 15, 1 << 12
 SHARE_OF_COUNT = 1 / 3  # weight of the denominator of a ratio, see `workload.sums`
 

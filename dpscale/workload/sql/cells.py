@@ -31,6 +31,7 @@ MIRRORED: Mapping[str, str] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+# bounds of the absolute value of a whole number, such as a length, and of a number
 MOST_WHOLE, MOST_NUMBER = 1000, 1e15
 FUNCTIONS = (
     "CASE, CAST, substr, left, right, upper, lower, trim, length, ||, year, month, quarter, date_trunc, + - * / // %"

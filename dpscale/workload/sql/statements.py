@@ -33,7 +33,7 @@ __all__ = ["DIALECT", "Statement", "exp", "is_select", "read_statements", "table
 DIALECT = "duckdb"
 FIELD = "workload.query"
 SETTINGS = re.compile(r"^[ \t]*--[ \t]*(\w+)[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-MOST_STATEMENTS = 1000
+MOST_STATEMENTS = 1000  # of a text
 
 
 @dataclass(frozen=True, eq=False)
