@@ -24,7 +24,7 @@ from dpscale.workload.residual import Weights
 from dpscale.workload.residual.axes import centred, nearest_centred
 
 TOTAL_BITS = 75  # limit for all factors of a strategy together: noise is drawn below 2^99 lattice steps
-LARGEST_BITS = 25  # most bits of the scale of a rounded strategy, even if the other limits allow more
+LARGEST_BITS = 25  # most bits of the scale of a rounded strategy; with them rounding costs a gap of about 1e-7
 ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = (
     54,
     14,

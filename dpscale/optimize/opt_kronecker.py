@@ -44,7 +44,7 @@ from dpscale.privacy.draws import rooted, variance_factor
 from dpscale.workload import Subworkload, root_of
 
 SWEEPS = 15  # sweeps after which a descent ends; a rough descent has a further fine sweep
-CONVERGED = 1e-5  # relative decrease of a sweep at or below which the descent ends
+CONVERGED = 1e-5  # relative decrease of a sweep below which the descent ends
 STARTS = 6  # descents of a union of products from different starts
 FIRST_STARTS, RESTARTED = 6, 3  # restarts of an attribute's search, and sweeps that have them
 ROUGH_STEPS = 160  # of a search whose solution the next sweep replaces

@@ -36,7 +36,7 @@ from dpscale.workload.residual import kron
 from dpscale.workload.wide import weighted_piece
 
 Profiles = Sequence[Floats]  # u by kind
-# seconds of a solve; start weight relative to the largest; gap above which a solve is rough
+# seconds of a solve; least start weight relative to the largest, and least divisor; gap above which a solve is rough
 SECONDS, LEAST_START, FINE = 60.0, 1e-9, 1e-4
 
 

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from dpscale.privacy.staircase import HEAD_BITS, WORD_BITS, Staircase, bucket_edges, exact_candidate
 from dpscale.privacy.streams import KeyedStream
 
-MAX_VARIANCE = 2**100  # of 64-bit values, σ ≤ 2^50
-MAX_SCALE = 2**50  # of 64-bit values
-MAX_WIDE_VARIANCE = 2**200  # of 128-bit values
-MAX_WIDE_SCALE = 2**99  # of 128-bit values
+MAX_VARIANCE = 2**100  # largest variance of 64-bit values: σ ≤ 2^50
+MAX_SCALE = 2**50  # largest Laplace scale of 64-bit values
+MAX_WIDE_VARIANCE = 2**200  # largest variance of 128-bit values
+MAX_WIDE_SCALE = 2**99  # largest Laplace scale of 128-bit values
 BUCKET_BITS = 63  # bits of the first word that choose the bucket; the last bit is the sign
 GUIDE_BITS = 12  # leading bits by which the search for a bucket begins
 BLOCK_CANDIDATES = 2**14  # candidates read at once; does not change values

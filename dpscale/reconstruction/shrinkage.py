@@ -30,7 +30,7 @@ GRID_WIDTHS[[0, 10, 11, 12]] = 0.01, 0.03, 0.05, 0.05
 EXACT = np.array([[1.0, 0.02], [1.0, 0.006], [1.0, 0.002], [0.0, 0.002]])  # ratios and widths
 # all components: the grid, and those of exact departures
 RATIOS, WIDTHS = np.append(GRID, EXACT[:, 0]), np.append(GRID_WIDTHS, EXACT[:, 1])
-# weights before data, which fall as a power of the distance of g from 1 by ratio
+# weights before data, proportional to min(g, 1/g)^0.7, with g at least 0.01
 START = np.exp(-0.7 * np.abs(np.log(np.maximum(RATIOS, 0.01))))
 START /= START.sum()
 # rounds of EM: for all tables together; for one table; for 1-way counts

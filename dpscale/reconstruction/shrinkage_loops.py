@@ -16,7 +16,8 @@ from dpscale.base.numerics import Floats, Integers
 
 # least log-density relative to the largest; below, a density is 0; factor before eight squarings
 FARTHEST, PART = -60.0, 1 / 256
-C2, C3, C4, C5, C6 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720  # 1/k! of the series of exp
+# 1/k!, the coefficients of the series of exp
+C2, C3, C4, C5, C6 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720
 C7, C8, C9, C10, C11 = 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800
 
 

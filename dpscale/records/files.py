@@ -26,7 +26,7 @@ BATCH_ROWS = 1 << 18  # most rows of a batch, those of few columns
 BATCH_VALUES = 1 << 23  # rows times columns of a batch
 LEAST_ROWS = 1 << 14  # rows of a batch with many columns, even above BATCH_VALUES
 SMALL_BYTES = 1 << 18  # bytes up to which a file is read instead of mapped
-MOST_PAGE = 1 << 28  # default limit of an uncompressed page or row group of Parquet, 256 MiB
+MOST_PAGE = 1 << 28  # default limit of an uncompressed page of Parquet, 256 MiB
 NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python names from 3.13 on
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 

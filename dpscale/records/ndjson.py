@@ -38,6 +38,7 @@ KEY, KEY_END, VALUE, VALUE_END = range(4)  # columns of `spans`
 TEXT, ESCAPED, ESCAPED_KEY = 1, 2, 4  # flags of `kinds`
 INVALID, LONG, REPEATED = -1, -2, -3  # faults of a line
 STATE_BITS, ACTION_BITS = 6, 4  # bits of a state in the table of steps, and of an action in a token
+# actions of the automaton; 0 is none
 (FAIL, NEWLINE, START_ROW, OPEN, CLOSE, END_ROW, COMMA, START_KEY, ESCAPE_KEY, END_KEY, START_TEXT, ESCAPE_TEXT,
  END_TEXT, START_SCALAR, END_SCALAR) = range(1, 16)  # fmt: skip
 # action: column of `spans`, its distance from the byte, and flag; a column that is set already stays

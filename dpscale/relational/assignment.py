@@ -224,7 +224,7 @@ def _remove_loop(pairs: Integers, i: int, tried: list[int], number: int, there: 
 
 STEP = 2.0**-BITS  # unit of integer sibling sums
 # prior mode of the scale of sibling sums; weight of cross marginals against them; passes of exchanges; exchanges tried
-# for a child, and in a pass
+# for a child, and at most in a pass, since with many links further ones change little
 PRIOR, MARGINAL_WEIGHT, PASSES, PROPOSALS, MOST = 0.5, 0.3, 3, 10, 1_000_000
 
 

@@ -43,7 +43,7 @@ from dpscale.relational.rounding import Cross, marginal_cells, sample_entries
 
 STEPS, POWER, NEWTON = 100, 20, 100  # steps of projected gradient and of the power method; most of a projection
 SLICE = 1000  # rows of a slice on either side
-NOISE, FITTED, COVERED = 0.4, 0.4, 1.5  # 0.4, 0.4 and 1.5 of the formulas above
+NOISE, FITTED, COVERED = 0.4, 0.4, 1.5  # factors of σ, of ν/(1 + ν) and of p/P in the formulas above
 Choose = Callable[[int, Floats, Sequence[int], int], Sequence[int]]
 Measure = Callable[[int, Sequence[int]], Floats]
 

@@ -26,7 +26,7 @@ from dpscale.workload.residual.axes import Groups, every_cell
 
 # strength β of the feedback; rows added to a target that divides; factor of β for 1-way counts
 BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
-ROUNDS, THROUGH = 2, 12  # rounds over the attributes; most rounds of a fit through a dependency
+ROUNDS, THROUGH = 2, 12  # rounds over the attributes, the second with the cells of all others; most rounds of a fit
 LEAST = 1e-12  # least share before a logarithm, least divisor, and tolerance of a fit
 
 
