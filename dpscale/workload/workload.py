@@ -279,7 +279,7 @@ class Workload:
         """Add marginals from which the target attribute is predicted: its pairs and triples with the other attributes.
 
         With W the sum of the weights of all sets, each of the n pairs has the weight PAIRS_OF_TARGET · W / n, and each
-        triple TRIPLES_OF_TARGET · W / n with their number n. More than MOST_OF_TARGET triples are left out.
+        triple TRIPLES_OF_TARGET · W / n with their number n. More than MOST_OF_TARGET pairs, or triples, are left out.
 
         Parameters
         ----------
