@@ -11,6 +11,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseModel, learn, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, rake_weights
+from dpscale.synthesis.one_way_rounding import apportion, match_one_ways
 from dpscale.synthesis.quality import compare, compared_sets, mean_distances
 from dpscale.workload.residual.axes import Groups
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, count_pair, draw_joint, make_model
@@ -111,6 +112,23 @@ def test_cells_within_groups_follow_one_way_counts() -> None:
     ]
     implied = np.outer(*inside) * grouped.tables["b", "d"][np.ix_(b[0], d[0])] / grouped.total
     assert np.abs(joint_cells - implied).sum() < 0.012
+
+
+def test_one_ways_are_exact_and_pairs_stay_near(learnt: PairwiseModel) -> None:
+    """Planted: a value of forty rows too many, and one that nobody has; only rows that fit the pairs move."""
+    table, model = draw_joint(), make_model(draw_joint())
+    cells = CellDistribution(model.groups, model.ones)
+    drawn = draw(learnt, RowPart(5000, 1, 0), "release")
+    wrong = drawn.copy()
+    wrong[np.flatnonzero(wrong[:, 0] != 1)[:40], 0] = 1
+    wrong[wrong[:, 3] == 5, 3] = 4
+    for rows in (drawn, wrong):
+        moved = match_one_ways(learnt.targets, cells, rows)
+        for i, name in enumerate(SIZES):
+            counts = np.bincount(moved[:, i], minlength=SIZE_LIST[i])
+            assert (counts == apportion(model.ones[name], 5000)).all()
+            assert np.abs(counts - 5000 * model.ones[name] / model.total).max() < 1
+        assert pair_error(moved, table) < max(pair_error(rows, table), 0.008)
 
 
 def test_few_weighted_rows_have_counts_of_many(learnt: PairwiseModel) -> None:
