@@ -71,33 +71,40 @@ class GuessedValues:
                                "give its shares alone")  # fmt: skip
 
     def __getitem__(self, index: int) -> Floats:
-        """Return what a block would measure without noise on the guessed table."""
+        """Return what a block would measure without noise on the guessed table.
+
+        Factors are applied to the table of each group, before the product of the groups, which may be much larger.
+        """
         block = self.blocks[index]
-        values = self._table(block) * float(self.rows)
+        groups = self._groups(block.attributes)
+        tables = [self._table(block, names, table) for names, table in groups]
+        whole = np.asarray(reduce(np.multiply.outer, tables, np.full((), float(self.rows))))
+        order = [name for names, _ in groups for name in names]
+        values = np.transpose(whole, [order.index(name) for name in block.attributes])
         if block.joint:
             return np.asarray(block.factors[0].apply(values.reshape(-1))).reshape(block.rows)
-        for axis, factor in enumerate(block.factors):
-            values = np.moveaxis(np.asarray(factor.apply(np.moveaxis(values, axis, 0))), 0, axis)
         return values
 
-    def _table(self, block: Block) -> Floats:
-        """Return the shares of the joint cells of a block's attributes, in classes where cells are merged."""
-        joint = [key for key in self.shares if isinstance(key, tuple) and not set(key).isdisjoint(block.attributes)]
-        inside = [tuple(name for name in key if name in block.attributes) for key in joint]
-        tables = [
-            self._given(key).sum(axis=tuple(axis for axis, name in enumerate(key) if name not in block.attributes))
-            for key in joint
-        ]
-        for name in block.attributes:
-            if not any(name in names for names in inside):
-                inside.append((name,))
-                tables.append(self._share(name))
-        whole = np.asarray(reduce(np.multiply.outer, tables, np.ones(())))
-        order = [name for names in inside for name in names]
-        table = np.transpose(whole, [order.index(name) for name in block.attributes])
-        for axis, name in enumerate(block.attributes):
+    def _groups(self, attributes: AttributeSet) -> list[tuple[AttributeSet, Floats]]:
+        """Return the shares of the joint cells of some attributes, by independent groups of them."""
+        groups: list[tuple[AttributeSet, Floats]] = []
+        for key in self.shares:
+            if isinstance(key, tuple) and not set(key).isdisjoint(attributes):
+                others = tuple(axis for axis, name in enumerate(key) if name not in attributes)
+                inside = tuple(name for name in key if name in attributes)
+                groups.append((inside, self._given(key).sum(axis=others)))
+        grouped = {name for names, _ in groups for name in names}
+        return groups + [((name,), self._share(name)) for name in attributes if name not in grouped]
+
+    def _table(self, block: Block, names: AttributeSet, table: Floats) -> Floats:
+        """Return the shares of a group in classes of merged cells, and the factors of a block that is not joint applied."""
+        for axis, name in enumerate(names):
+            along = np.moveaxis(table, axis, 0)
             if block.merged is not None and name in block.merged.classes:
-                table = _summed_over_classes(table, axis, block.merged.classes[name])
+                along = _summed_over_classes(along, block.merged.classes[name])
+            if not block.joint:
+                along = np.asarray(block.factors[block.attributes.index(name)].apply(along))
+            table = np.moveaxis(along, 0, axis)
         return table
 
     def _share(self, name: str) -> Floats:
@@ -131,8 +138,8 @@ def _names(key: str | AttributeSet) -> AttributeSet:
     return key if isinstance(key, tuple) else (key,)
 
 
-def _summed_over_classes(table: Floats, axis: int, classes: Integers) -> Floats:
-    """Return the sums of the entries along an axis whose cells have the same class."""
-    sums = np.zeros((int(classes.max()) + 1, *np.delete(table.shape, axis)))
-    np.add.at(sums, classes, np.moveaxis(table, axis, 0))
-    return np.moveaxis(sums, 0, axis)
+def _summed_over_classes(table: Floats, classes: Integers) -> Floats:
+    """Return the sums of the entries along the first axis whose cells have the same class."""
+    sums = np.zeros((int(classes.max()) + 1, *table.shape[1:]))
+    np.add.at(sums, classes, table)
+    return sums

@@ -78,3 +78,14 @@ def test_wrong_guesses_are_refused(rows, shares, says):
 def test_joint_guesses_of_levels_are_refused():
     with pytest.raises(DpscaleError, match="joint shares with place; expected attributes that are no numbers"):
         GuessedValues(TREES, (), 10, {("place", "sex"): np.ones((20, 2))})
+
+
+def test_wide_attributes_are_merged_before_their_product():
+    """The joint cells of both attributes would take 39 GB."""
+    wide = dp.Domain(code=70_000, place=70_000, sex=["F", "M"])
+    text = "SELECT COUNT(*) FROM t WHERE code < 30000 AND place >= 100 GROUP BY sex"
+    workload = dp.Workload(wide).add_sql(text.replace("COUNT(*)", "sex, COUNT(*)"))
+    made = estimates(workload)
+    (part,) = workload.parts
+    answers = made.part_answers(part, part.sets[0])[0].reshape(-1)
+    np.testing.assert_allclose(answers, ROWS / 2 * (3 / 7) * (69_900 / 70_000), atol=1e-6)
