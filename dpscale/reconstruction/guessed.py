@@ -97,7 +97,7 @@ class GuessedValues:
         return groups + [((name,), self._share(name)) for name in attributes if name not in grouped]
 
     def _table(self, block: Block, names: AttributeSet, table: Floats) -> Floats:
-        """Return the shares of a group in classes of merged cells, and the factors of a block that is not joint applied."""
+        """Return the shares of a group in classes of merged cells; factors are applied unless the block is joint."""
         for axis, name in enumerate(names):
             along = np.moveaxis(table, axis, 0)
             if block.merged is not None and name in block.merged.classes:
