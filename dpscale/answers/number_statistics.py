@@ -62,6 +62,11 @@ def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -
     down = found["below"] / max(high - found["clipped_mean"], 1e-9)
 
     def add(table: pa.Table) -> pa.Table:
+        """Return the table with its estimates moved by the clipped part; intervals move too if they do not include it.
+
+        The factors `up` and `down` multiply the distances of an estimate, clipped to the range, from the low and the
+        high end.
+        """
         for column_name in ("estimate",) if any(domain[name].clipped) else ("estimate", "low", "high"):  # type: ignore[attr-defined]
             inside = np.clip(table[column_name].to_numpy(), low, high)
             moved = table[column_name].to_numpy() + up * (inside - low) - down * (high - inside)

@@ -81,6 +81,7 @@ def _rounded(table: pa.Table, figures: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def _flags(values: pa.ChunkedArray, errors: pa.ChunkedArray, limit: float) -> pa.Array:
+    """Return the flag of each value: SUPPRESSED if it is missing, UNRELIABLE if its error exceeds `limit` times it."""
     missing = pc.is_null(values, nan_is_null=True).to_numpy()
     with np.errstate(invalid="ignore"):
         unsure = errors.to_numpy().astype(np.float64) > limit * np.abs(values.to_numpy().astype(np.float64))

@@ -455,6 +455,11 @@ class _Maker:
         return CONTRADICTION if found is None else found.reshape(shape)
 
     def _grids(self, names: AttributeSet, margins: Mapping[AttributeSet, Integers]) -> Grids:
+        """Return the grids of the cells over `names`, whose rows and columns are the cells of two margins.
+
+        Both margins have sums in common. Each cell of the table of common sums is one grid, because a cell of one
+        margin meets only those cells of the other that add up to the same common sum.
+        """
         (one, other), parts_of = margins, self.lattice.parts
         common = self.lattice.common(one, other)
         return Grids.of((parts_of(one, names), parts_of(other, names)),

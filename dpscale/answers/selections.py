@@ -166,6 +166,7 @@ def _shown(row: Mapping[str, Any], name: str) -> str:
 
 
 def _array(values: list[Any]) -> pa.Array:
+    """Return values as an Arrow array; labels of several types become texts."""
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # labels of several types
@@ -427,6 +428,10 @@ class _Rows:
         return answers, errors
 
     def _of_row(self, names: AttributeSet, values: Sequence[TermSum], row: int) -> tuple[Floats, Floats]:
+        """Return estimates and standard errors of values in one row, each of shape (values,).
+
+        Estimates over a tree answer one query at a time; other estimates answer all of them together.
+        """
         queries = [self.block.array(names, value, row) for value in values]
         if isinstance(self.answered.estimates, TreeEstimates):
             answers = np.array([self.answered.estimates.answer(names, query) for query in queries])
@@ -441,6 +446,10 @@ def _seen(records: Any, variance: Any, width: float) -> Any:
 
 
 def _rounded(figures: Figures, digits: int) -> Figures:
+    """Return figures with `digits` decimals.
+
+    Intervals are rounded outwards, so that their coverage stays. Standard errors are not rounded.
+    """
     scale = 10.0**digits
     return Figures(
         estimates=np.round(figures.estimates * scale) / scale,
@@ -517,6 +526,7 @@ class _Having:
         return [None if _is_missing(a) or _is_missing(b) else function(a, b) for a, b in zip(*sides, strict=True)]
 
     def _compared(self, sign: str, one: Sequence[Any], other: Sequence[Any]) -> Truth:
+        """Return row by row whether a comparison of two columns is true; it is unknown where a value is missing."""
         compare = COMPARE[SIGNS[sign]]
         known = np.array([not (_is_missing(a) or _is_missing(b)) for a, b in zip(one, other, strict=True)], np.bool_)
         true = [bool(flag) and compare(a, b) for flag, a, b in zip(known, one, other, strict=True)]

@@ -136,6 +136,7 @@ def cube_of(
     found = {"value": value} | {one: one for one in MEASURES[1:] if one in names}
 
     def cells(column: str) -> Any:
+        """Return a column as an array with an axis for each dimension; cells without a row are nan."""
         filled = np.full(shape, np.nan)
         figures = plain[column].cast(pa.float64()).to_numpy(zero_copy_only=False)
         filled[places if own else ...] = figures if own else figures[0]

@@ -331,6 +331,7 @@ def framed(table: pa.Table, frame: str) -> Any:
 
 
 def _polars(table: pa.Table) -> Any:
+    """Return an Arrow table as a polars data frame. Raises JobError if polars is not installed."""
     try:
         import polars
     except ImportError:

@@ -332,6 +332,7 @@ class ReleasePlan:
         return "ReleasePlan(" + "; ".join(f"{name}: {value}" for name, value in self._facts()) + ")"
 
     def _repr_html_(self) -> str:
+        """Return the plan as HTML for notebooks: its facts, the expected errors and the next step."""
         from dpscale.api.notebook import errors_html
 
         facts = [one for one in self._facts() if not one[0].startswith("error")]
@@ -495,6 +496,7 @@ def _protected(unit: str | Sequence[str] | None, rows_per_unit: int | None) -> d
 
 
 def _whole_job(job: Mapping[str, Any] | str | Path) -> ReleasePlan:
+    """Return the plan of a job file or of its content; reading the job refuses an invalid one at once."""
     content, folder = job_content(job)
     made = ReleasePlan(content, folder, False)
     _ = made.job

@@ -427,12 +427,14 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusi
         return conditional(self.answered, names, fixed, joint_distribution(self._run.table)).to_pandas()
 
     def __repr__(self) -> str:
+        """Return the beginning of the release id, the number of queries, the counted rows and the path."""
         queries = sum(one.workload.query_count for one in self._run.tables.values())
         over = f"{queries} queries over {', '.join(self._run.tables)}"
         counted = ", ".join(filter(None, map(counted_words, self._run.tables.values())))
         return f"Release({self.manifest['release'][:8]}, {over}, {f'{counted}, ' if counted else ''}{self.path})"
 
     def _repr_html_(self) -> str:
+        """Return the release as HTML for notebooks, with the tables and joins, or the periods of a growing table."""
         from dpscale.api.notebook import release_html
 
         several = {} if self.horizon else self.tables | self.joins

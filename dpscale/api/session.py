@@ -78,6 +78,7 @@ class SessionPlan:
     errors: Sequence[Any] = field(default=(), repr=False)
 
     def __str__(self) -> str:
+        """Return the cost and the expected errors as one line of text."""
         if not self.squared_mu:
             return "answered by earlier runs: costs nothing"
         errors = [f"{one['family']}: {figure(one['error'])} {one['unit']}" for one in self.errors]
@@ -150,6 +151,7 @@ class Session:
         scheduler: Any = None,
         progress: Progress | None = lines,
     ) -> None:
+        """Find data, ledger and folder of the session, and check the cap; the parameters are those of the class."""
         here = Path.cwd()
         self._frame = None if is_path(data) else read_stream(data)
         self._path = FRAME if self._frame is not None else _located(here, str(data))
@@ -385,6 +387,7 @@ class Session:
 
     @contextmanager
     def _resolved(self) -> Iterator[Any]:
+        """Yield an engine for the client or scheduler of the session, and close it at the end."""
         engine = resolve(self._engine["client"], self._engine["scheduler"], shown(self._progress))
         try:
             yield engine

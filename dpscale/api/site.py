@@ -150,6 +150,7 @@ def _groups(
     def group(
         folder: str, title: str, table: Any, answered: Answered, source: str = "", period: Any = None
     ) -> SheetGroup:
+        """Return the description of a group of sheets with its notes; `table` states how many records are counted."""
         counted = counted_words(table)
         notes = publication_notes(f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION, limit,
                                   minimum, about)  # fmt: skip

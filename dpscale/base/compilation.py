@@ -55,6 +55,7 @@ class Kernel:
         few: int = 0,
         **options: Any,
     ) -> None:
+        """Take a function and its settings; nothing is compiled yet, and `_dispatcher` is None until then."""
         update_wrapper(self, function)
         self.py_func, self._signature, self._settings, self._options = function, signature, settings, options
         self._few = few
@@ -174,6 +175,7 @@ def _kernel(module: str, name: str) -> Any:
 
 
 def _interpreted(function: Any) -> Function:
+    """Return the function with plain Python in place of the kernels that it calls, at any depth."""
     space = dict(function.__globals__)
     for name in function.__code__.co_names:
         if inner := getattr(space.get(name), "py_func", None):

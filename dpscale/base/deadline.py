@@ -68,6 +68,11 @@ def limited(each: ParallelMap) -> ParallelMap:
     """Return a map whose tasks end when the time of planning is over."""
 
     def limited_map(function: Callable[..., Any], items: Iterable[Any]) -> Iterable[Any]:
+        """Map a function over items, with the limit of the time of planning if there is one.
+
+        The limit is read at the call of the map, since tasks may run in threads and processes without the context
+        variable.
+        """
         if (end := _end.get()) is None:
             return each(function, items)
         check_planning_time()

@@ -74,6 +74,11 @@ class RedactedCall:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, *arguments: object) -> Any:
+        """Call the function and redact its errors.
+
+        A fault of the data is returned as a `ReturnedError`, not raised. An `Unreadable` and other errors of dpscale
+        are raised without their cause; errors of other code are replaced by a redacted error.
+        """
         found = [argument for argument in arguments if isinstance(argument, ReturnedError)]
         if found:
             return _first(found)

@@ -78,6 +78,7 @@ class DpscaleError(Exception):
     topic = "docs/jobs.md"
 
     def __init__(self, field: str, got: str, takes: str = "", remedy: str = "") -> None:
+        """Join the parts to one sentence; a remedy that lists only values of `takes` is abbreviated."""
         self.field, self.got, self.takes, self.remedy = field, got, takes, remedy
         listed = remedy.removeprefix("there are: ").removesuffix(", …").split(", ")
         repeats = remedy.startswith("there are: ") and set(listed) <= set(takes.split(": ")[-1].split(", "))

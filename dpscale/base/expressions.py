@@ -149,6 +149,7 @@ class ExpressionReader:
         return int(exact) if exact.denominator == 1 and abs(exact) < MOST else value
 
     def _date(self, token: Token) -> datetime:
+        """Return the date and time of a token. Raises the error of the grammar for an invalid date."""
         try:
             return datetime.fromisoformat(token.text)
         except ValueError:
@@ -198,12 +199,14 @@ class ConditionReader(ExpressionReader, ABC):
         """Return the negation of a condition."""
 
     def either(self) -> Any:
+        """Read conditions joined by "or"; "and" binds more closely."""
         found = self.both()
         while self.take_if("or"):
             found = self.joined("or", found, self.both())
         return found
 
     def both(self) -> Any:
+        """Read conditions joined by "and"."""
         found = self.single()
         while self.take_if("and"):
             found = self.joined("and", found, self.single())

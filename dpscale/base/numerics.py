@@ -84,6 +84,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _enter() -> None:
+    """Count one more user of the limit; the first one limits BLAS to a thread."""
     global _holders
     with _lock:
         _holders += 1
@@ -105,6 +106,7 @@ def _new_limit() -> Any:
 
 
 def _leave() -> None:
+    """Count one user less; after the last one, restore the limits in reverse order."""
     global _holders
     with _lock:
         _holders -= 1

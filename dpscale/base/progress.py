@@ -65,6 +65,10 @@ class ProgressLines:
         self._printed, self._every = clock(), _seconds(os.environ.get(VARIABLE, EVERY_SECONDS))
 
     def __call__(self, label: str, done: int, total: int) -> None:
+        """Print a line unless one was printed less than `_every` seconds ago.
+
+        A new label starts the measurement of the time per task, from which the remaining time is estimated.
+        """
         now = self._clock()
         if label != self._label:
             self._label, self._first = label, (now, done)
@@ -75,6 +79,7 @@ class ProgressLines:
               file=sys.stderr, flush=True)  # fmt: skip
 
     def _left(self, now: float, done: int, total: int) -> str:
+        """Return the estimated remaining time as text; empty before a task has finished and after the last one."""
         began, before = self._first
         if done <= before or done >= total:
             return ""

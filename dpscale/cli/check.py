@@ -82,6 +82,7 @@ def attribute_facts(one: Attribute) -> dict[str, Any]:
 
 
 def _attribute_line(one: dict[str, Any]) -> str:
+    """Return a line with the kind, number of cells and columns of an attribute."""
     columns = ", ".join(one.get("columns", [one["column"]]))
     made = "" if columns == one["name"] else f", from {columns}"
     assumed = " (assumed: they are not public)" if one.get("assumed") else ""
@@ -129,6 +130,7 @@ def _tables_text(summary: dict[str, Any]) -> str:
 
 
 def _table(one: dict[str, Any]) -> str:
+    """Return a line with the rows of a table, and its null and duplicate keys if it has a key."""
     keys = "no key"
     if one["null_keys"] is not None:
         keys = f"{one['null_keys']:,} null keys, {one['duplicate_keys']:,} rows with a duplicate key"

@@ -255,6 +255,10 @@ class Heartbeat:
         return False
 
     def _beat(self) -> None:
+        """Write a heartbeat every BEAT_SECONDS until the run ends.
+
+        `change` writes only while `driver.json` names this driver, so `_taken` states that another driver has the run.
+        """
         while not self._ended.wait(BEAT_SECONDS):
             with suppress(OSError, DpscaleError):  # a failed heartbeat does not end the run
                 self._taken = not change(
@@ -290,6 +294,7 @@ def wait(path: Path, seconds: float | None = None, progress: Progress = silent) 
 
 
 def _silent(status: DriverStatus) -> TransientError:
+    """Return the error for a run without a heartbeat; its text depends on whether a worker has started the run."""
     if status["state"] == "submitted":
         return TransientError("run", f"no worker has started it in {SILENT_SECONDS:g} s", "",
                               "check that workers are free; wait, or submit it again")  # fmt: skip
@@ -431,6 +436,7 @@ class Silence:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    """Lock `driver.json` of a local run directory while the context is active."""
     if not is_local(path):  # an upload is atomic and names distinguish drivers, so a lock would not pay
         yield
         return

@@ -143,6 +143,10 @@ class Bars:
     """Progress function and context manager; shows nothing if quiet."""
 
     def __init__(self, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        """Choose bars on a terminal, lines on another stderr, or nothing if quiet.
+
+        It also sets `compilation.announced`, by which compilation of loops is announced unless quiet.
+        """
         self._shown = not quiet and sys.stderr.isatty()
         self._lines = None if quiet or self._shown else ProgressLines(clock)
         compilation.announced = not quiet
@@ -150,6 +154,7 @@ class Bars:
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> Bars:
+        """Start the bars, if there are any; rich is imported only then."""
         if self._shown:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -162,10 +167,12 @@ class Bars:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the bars."""
         if self._bars is not None:
             self._bars.stop()
 
     def __call__(self, label: str, done: int, total: int) -> None:
+        """Show the progress of the tasks of a label; each label has one bar."""
         if self._lines is not None:
             self._lines(label, done, total)
         if self._bars is None:

@@ -161,6 +161,7 @@ def _cap(cap: dict[str, Any] | None) -> str:
 
 
 def _spent(figures: dict[str, Any], currency: str) -> str:
+    """Return the spent epsilon and delta as text, with squared μ unless the currency is pure epsilon."""
     epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.6g}"
     amount = figures["pure_epsilon" if currency.startswith("pure") else "squared_mu"]
     cost = "" if amount is None or currency.startswith("pure") else f" (squared mu {amount:.6g})"
@@ -169,6 +170,12 @@ def _spent(figures: dict[str, Any], currency: str) -> str:
 
 
 def _left(figures: dict[str, Any], cap: dict[str, Any], currency: str) -> str:
+    """Return the budget left under a cap as text; empty if there is no cap.
+
+    `remaining` is in the currency of the account: epsilon of pure DP, or squared μ of Gaussian DP. `remaining_epsilon`
+    is the epsilon of the largest single release that still fits, at the delta of the cap. Amounts of the currency add
+    up over releases, but these epsilons do not.
+    """
     if figures["remaining"] is None:
         return ""
     unit = "epsilon" if currency.startswith("pure") else "squared mu"

@@ -323,6 +323,10 @@ def overview_text(overview: dict[str, Any]) -> list[str]:
 
 
 def _piece_line(piece: dict[str, Any]) -> str:
+    """Return the lines of a table or link: its share of the budget, μ, sensitivity and expected errors.
+
+    `moved` is the number of rows or links in which neighbouring tables differ, or empty.
+    """
     moved = f", at most {piece['moved']} rows or links differ between neighbours" if piece["moved"] else ""
     head = f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
     expected = piece["expected"]

@@ -95,6 +95,7 @@ def options_table() -> str:
 
 
 def _lines(where: str, model: type[Settings]) -> list[str]:
+    """Return the rows of the Markdown table of options for one model; `where` is the section of the job file."""
     rows = [
         f"| {where} | `{name}` | {takes} | {meaning} | {_shown(value)} |"
         for name, takes, meaning, value in rows_of(model)

@@ -278,6 +278,11 @@ class CountLookup:
         return KeyedCodes(np.ascontiguousarray(keys), codes, np.ones(len(keys), bool))
 
     def locate(self, keyed: KeyedCodes, words: Words, mine: Flags) -> tuple[Codes, Flags]:
+        """Return the wanted attributes of rows by their keys, shape (wanted, rows), and the flags `mine` unchanged.
+
+        `keyed` has the number of children of each key, at most REACH times the bound, since a code needs a largest
+        value. A key that is not in it has no children.
+        """
         at = places(keyed.words, words)
         degrees = np.append(keyed.codes[0], keyed.codes.dtype.type(0))[at]  # −1 is the last one: no children
         counted = np.minimum(degrees, self.bound)
@@ -407,6 +412,10 @@ class JoinedPartition(KeyPartition):
         return (self.part, *super().order)
 
     def columns(self) -> list[str]:
+        """Return the columns of the partition: those of the base table, of the lookups, and PAIR for tables of pairs.
+
+        Attributes of the base table are omitted if the file lacks one of their columns.
+        """
         present = super().columns()
         own = [name for name, source in self.join.own.items() if set(self.join.domain[source].columns) <= set(present)]
         others = [name for lookup in self.join.lookups for name in lookup.names]

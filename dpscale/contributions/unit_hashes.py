@@ -179,6 +179,7 @@ def _is_whole(data: NDArray[np.uint8], start: int, end: int) -> bool:
 
 @njit(cache=True, nogil=True)
 def _whole(data: NDArray[np.uint8], start: int, end: int) -> np.uint64:
+    """Return a whole number in decimal digits as the 64 bits of its two's complement; 45 and 48 are "-" and "0"."""
     minus, value = data[start] == 45, np.int64(0)
     for place in range(start + minus, end):
         value = value * 10 + (np.int64(data[place]) - 48)

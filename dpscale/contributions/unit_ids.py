@@ -320,6 +320,7 @@ def _texts(texts: list[str]) -> pa.Array:
 
 
 def _text_words(texts: pa.Array) -> Words:
+    """Return the 128-bit hash of each text, shape (n, 2): one 64-bit hash of its bytes for each of two keys."""
     import pandas as pd
 
     values = np.asarray(texts.cast(pa.large_binary()).to_numpy(zero_copy_only=False), dtype=object)

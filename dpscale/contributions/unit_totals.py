@@ -226,6 +226,10 @@ def clipped_rows(
 
 
 def _by_partition(parts: Sequence[Changes], count: int) -> list[Changes]:
+    """Return the changes of each of `count` partitions, with places in ascending order.
+
+    The first column of the places of `parts` is the partition and the second the row in it.
+    """
     places, codes = (np.concatenate(own) for own in zip(*parts, strict=True))
     ranks = np.lexsort((places[:, 1], places[:, 0]))
     places, codes = places[ranks], codes[ranks]

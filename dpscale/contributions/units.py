@@ -166,6 +166,10 @@ def _removed_rows(pieces: Sequence[BucketedRows], bound: Bound) -> list[Flags]:
 
 
 def _bits(part: BoundedRows, removed: NDArray[np.bool_]) -> Bits:
+    """Return the removed rows of a shard as bits, or None if there are none.
+
+    `removed` flags the rows in `part.places`. Rows that are not among them were removed within the shard already.
+    """
     flags = removed
     if part.places is not None:
         flags = np.ones(part.count, dtype=bool)
@@ -184,6 +188,7 @@ def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, RowMask]:
 
 
 def _beyond(rows: Words, bound: Bound) -> NDArray[Any]:
+    """Return flags of the rows beyond the bound of their unit; compiled code for many rows, NumPy for few."""
     functions = unit_functions(len(rows))
     if isinstance(bound, PeriodBound):
         return np.asarray(functions.beyond_periods(rows, bound.rows, bound.periods))

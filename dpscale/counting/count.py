@@ -37,6 +37,11 @@ class Counter:
     """Exact counts of a program's attribute sets; private, so its repr shows no counts."""
 
     def __init__(self, program: Program) -> None:
+        """Allocate the counters of a program, all 0.
+
+        `_flat` has the counts of all sets, `_joint` those of joints in 32 bits, and `_planes` sums of bit planes. Codes
+        of small batches are gathered in `_waiting` before a pass over the sets.
+        """
         self._program = program
         self._flat = np.zeros(program.cells, dtype=np.int64)
         self._joint = np.zeros(program.joint_cells, dtype=np.uint32)

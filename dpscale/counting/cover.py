@@ -167,6 +167,7 @@ class _RequestedSets:
 
     @classmethod
     def of(cls, domain: Domain, sets: Sequence[AttributeSet]) -> _RequestedSets:
+        """Return the sets as arrays with the numbers of attributes in the domain."""
         place = {name: index for index, name in enumerate(domain.axis_names)}
         sizes = np.array([attribute.size for attribute in domain.axes], dtype=np.int64)
         attrs = np.array([place[name] for names in sets for name in names], dtype=np.int64)
@@ -414,6 +415,7 @@ def grow(
 
 @njit(cache=True, nogil=True)
 def _inside(attrs: Integers, start: int, end: int, held: Flags) -> bool:
+    """Return whether all of `attrs[start:end]`, the attributes of one set, are flagged in `held`."""
     for k in range(start, end):  # noqa: SIM110 (compiled)
         if not held[attrs[k]]:
             return False

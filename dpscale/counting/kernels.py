@@ -257,6 +257,7 @@ def fill_planes(eights: Words, first: int, words: int, sizes: Integers, starts: 
 
 @njit(cache=True, nogil=True)
 def _ones(left: Words, right: Words, words: int) -> np.int64:
+    """Return the number of rows whose bits are 1 in both of two bit planes."""
     total = np.uint64(0)
     for w in range(words):
         total += ones(left[w] & right[w])
@@ -379,6 +380,10 @@ def _reduced_count(
 
 @njit(cache=True, nogil=True)
 def _take_off(marginal: Integers, stride: int, size: int) -> None:
+    """Subtract from cell 0 of an axis the counts of its other cells, in place; the axis has `size` cells at `stride`.
+
+    Before, cell 0 has the count over all cells of the axis, because only the other cells have bit planes.
+    """
     for block in range(0, len(marginal), stride * size):
         for value in range(1, size):
             for i in range(block, block + stride):
@@ -417,6 +422,7 @@ def add_words(
 
 @njit(cache=True, nogil=True)
 def _add_two(codes: Array, parts: Integers, counters: Integers) -> None:
+    """Add the two parts of each row to the two counters of its cell; faster than a loop over the parts."""
     for r in range(len(parts)):
         at = 2 * np.int64(codes[r])
         counters[at] += parts[r, 0]

@@ -37,6 +37,7 @@ class SumCounter:
     """
 
     def __init__(self, sums: NumberSteps, flat: Integers) -> None:
+        """Allocate joint counters beside those in `flat`; words are used if `Packing.of` returns a packing."""
         self._sums, self._flat, self._rows = sums, flat, 0
         self._joint = np.zeros(sums.joint_cells, dtype=np.int64)
         self._packing = Packing.of(sums)
@@ -89,6 +90,7 @@ class SumCounter:
                     )  # fmt: skip
 
     def _empty_words(self) -> None:
+        """Add the words to the joint counters and set them to 0, before a field of a word can overflow."""
         if self._packing and self._rows:
             self._packing.unpack(self._words, self._joint.reshape(-1, self._sums.cells))
             self._words[:] = 0
@@ -130,6 +132,11 @@ class Packing:
     """
 
     def __init__(self, number: Number) -> None:
+        """Divide a word into fields: the counts of records and of nulls have `_width` bits, the sum has the rest.
+
+        A record adds at most `number.steps` to the sum. So the sum of 2^`_width` − 1 records needs `_width` bits more
+        than `number.steps` has. This field and the counts, `number.size` fields in all, fit into WORD bits.
+        """
         fields = number.size
         self.number, self._width = number, (WORD - number.steps.bit_length()) // fields
         self.most = (1 << self._width) - 1

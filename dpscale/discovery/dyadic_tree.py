@@ -83,6 +83,11 @@ class TreePolicy:
     """
 
     def __init__(self, bits: int, budget: float) -> None:
+        """Reserve the fraction SLACK of the budget.
+
+        `limit` is the part for the search. The lists have an entry for each level: indices, estimates, variances, spent
+        precision and split flags of its nodes.
+        """
         self.bits, self.budget = bits, budget * (1 - SLACK)
         self.limit = SEARCH * self.budget
         self.index = list[Words]()

@@ -132,6 +132,11 @@ class TreeMeasurement:
         return search_draw(Fraction(precision) * rows**2, rows, f"the bins of {self.plan.attribute.name}")
 
     def _noisy(self, level: int, index: Words, counts: Integers, draw: GaussianDraw) -> Floats:
+        """Return noisy counts of nodes.
+
+        Counts are multiplied by `draw.multiplier` before whole noise is added. The label of the noise names the round
+        and all nodes, so no two measurements share a stream.
+        """
         label = {**self.head, **self.plan.record, **draw.noise_spec, "multiplier": str(draw.multiplier),
                  "round": self.rounds, "level": level, "nodes": [str(one) for one in index.tolist()]}  # fmt: skip
         noise = draw.words(open_stream(self.secret, "noise", label), len(counts))

@@ -68,6 +68,7 @@ class AxisIndex:
         check_names([a.name for a in self.axes])
 
     def __getitem__(self, name: str) -> Attribute:
+        """Return the attribute or number of a name. Raises DomainError with the nearest name if there is none."""
         try:
             return self._by_name[name]
         except KeyError:

@@ -208,6 +208,11 @@ class Frames:
     """Cells of attributes as data frames, in which formulas are evaluated."""
 
     def __init__(self, domain: Domain) -> None:
+        """Mark the cells with a known value of each axis: 1 for these and 0 for other cells.
+
+        `known` has only axes with a cell of unknown value. A number has such a cell for nulls; an attribute of numbers
+        has them for outside values and nulls, after its `listed` cells.
+        """
         self.domain = domain
         self.known: dict[str, Floats] = {}
         for axis in domain.axes:
@@ -385,6 +390,7 @@ def _matrix(text: str, frame: DataFrame) -> Any:
 
 
 def _finite(name: str, values: Floats) -> Floats:
+    """Return the values. Raises JobError if one is not finite; `name` is the column or outcome in its text."""
     if not np.isfinite(values).all():
         raise JobError(
             "formula", f"{name}, which is not finite for some cells", "finite values", "use another function"

@@ -44,6 +44,7 @@ class RegressionResult:
     """
 
     def __init__(self, design: Design, family: str, fit: RegressionFit, noise: str) -> None:
+        """Take the design and the fit; confidence intervals are computed on request and cached by level."""
         self.formula, self.family, self.nobs, self.rsquared = design.formula, family, fit.records, fit.rsquared
         self._outcome, self._constant = design.outcome.name, design.has_constant
         self._names = [column.name for column in design.columns]
@@ -89,6 +90,7 @@ class RegressionResult:
 
     @cached_property
     def _profiles(self) -> list[Profile]:
+        """Profile of each coefficient, with its standard error to first order; a negative variance counts as 0."""
         deviations = np.sqrt(np.maximum(np.diag(self._covariance), 0))
         return [
             Profile(score=self._fit.score, best=self._fit.best, place=place, deviation=float(own))

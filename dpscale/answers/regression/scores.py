@@ -120,6 +120,7 @@ class LinearScore(Score):
     places: Integers
 
     def rows(self, beta: Floats) -> Floats:
+        """Return G(β), shape (p, m): row i has −β at the places of A_i and 1 at b_i."""
         count = len(beta)
         rows = np.zeros((count, len(self.moments)))
         np.add.at(rows, (np.arange(count)[:, None], self.places), -np.broadcast_to(beta, (count, count)))

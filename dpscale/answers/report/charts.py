@@ -494,6 +494,7 @@ def _legend(series: Sequence[Series]) -> str:
 
 
 def _figure(label: str, height: int, parts: Iterable[str]) -> str:
+    """Return an SVG element of width WIDTH with the given parts; `label` is its text for screen readers."""
     return (
         f'<svg role="img" aria-label="{escape(label)}" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}">{"".join(parts)}</svg>'

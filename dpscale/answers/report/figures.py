@@ -45,6 +45,7 @@ def drawing(draw: Callable[Arguments, str]) -> Callable[Arguments, str]:
 
     @wraps(draw)
     def drawn(*arguments: Arguments.args, **options: Arguments.kwargs) -> str:
+        """Return the plot, or a paragraph with the reason if matplotlib is missing."""
         try:
             return draw(*arguments, **options)
         except MissingMatplotlib as error:
@@ -190,6 +191,7 @@ def _bars(axes: Axes, name: str, labels: Sequence[str], values: Floats, half: Fl
 
 
 def _heat(figure: Figure, axes: Axes, names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats) -> None:
+    """Draw a table of two attributes as colours with labels and a colour bar; negative counts are drawn as 0."""
     image = axes.imshow(np.maximum(values, 0), aspect="auto", cmap="Blues", interpolation="nearest")
     _ticks(axes.yaxis, labels[0])
     _ticks(axes.xaxis, labels[1])

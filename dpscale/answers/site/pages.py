@@ -162,6 +162,10 @@ class Site:
         )  # fmt: skip
 
     def _attribute(self, publication: Publication, edition: Edition, base: str, one: AttributePage) -> None:
+        """Write the page of an attribute `one` with links to the sheets of the edition that have it.
+
+        `base` is the address of the folder of the edition in the site.
+        """
         self._page(
             f"{base}/{one.address}.html", "attribute.html", one.title, [(edition.title, f"{base}/index.html")], one=one,
             edition=edition, sheets=[(f"{base}/{address}.html", own) for address, own in edition.sheets_with(one)],

@@ -48,6 +48,7 @@ class WizardServer(ThreadingHTTPServer):
     daemon_threads, timeout = True, 0.5
 
     def __init__(self, guide: Guide) -> None:
+        """Bind a free port, draw the token and the session cookie, and render the files of the page."""
         super().__init__((HERE, 0), WizardRequest)
         self.guide, self.lock = guide, threading.Lock()
         self.host = f"{HERE}:{self.server_port}"
