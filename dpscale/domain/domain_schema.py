@@ -275,6 +275,7 @@ def _read_integer(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_coded(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ends of the codes 0 … size − 1. Raises DomainError if `size` is no positive integer."""
     size = _is_integer(name, "size", table["size"])
     if size < 1:
         raise DomainError(f"attributes.{name}.size", f"{size}", "a positive number", "fix it")
@@ -346,6 +347,7 @@ def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_prefixes(field: str, values: object, length: int) -> None:
+    """Raise DomainError unless `values` is a list of texts, not empty, of at most `length` letters each."""
     if not isinstance(values, list) or not values or not all(isinstance(v, str) and len(v) <= length for v in values):
         raise DomainError(
             field, "not a list of prefixes", f"texts of at most {length} letters", "fix it, or change length"

@@ -158,6 +158,7 @@ def _add(pool: dict[Terms, _Bound], bound: _Bound) -> None:
 
 
 def _contradiction(texts: Sequence[str]) -> DomainError:
+    """Return the error for one rule that no values satisfy, or for several that contradict each other."""
     if len(texts) == 1:
         return DomainError(FIELD, f"{texts[0]!r}, which no values of the domain satisfy",
                            "a rule that some values satisfy", "correct it, or its attributes")  # fmt: skip

@@ -154,6 +154,7 @@ class Number(Attribute):
 
     @property
     def _own_keys(self) -> dict[str, Any]:
+        """Keys of the table in a domain file that only numbers have, in units of the column; defaults are omitted."""
         ends = {"low": shown(self.low * self.unit), "high": shown(self.high * self.unit), "step": shown(self.unit)}
         bound = {"per_unit": TOTAL, "rows_per_unit": self.rows_per_unit} if self.per_unit == TOTAL else {}
         clipped = {"clipped": list(self.clipped)} if any(self.clipped) else {}

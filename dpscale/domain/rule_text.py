@@ -153,6 +153,10 @@ class Linear:
         return tuple(name for name, _ in self.terms)
 
     def __invert__(self) -> Linear | CompoundCondition:
+        """Return the negation, with the terms multiplied by −1: not (s ≤ 0) is −s < 0.
+
+        The negation of s = 0 is s < 0 or −s < 0.
+        """
         opposite = Linear(tuple((name, -factor) for name, factor in self.terms), -self.constant, "<")
         if self.sign == "=":
             return CompoundCondition("or", (Linear(self.terms, self.constant, "<"), opposite))
@@ -216,6 +220,7 @@ class Clause:
     linear: tuple[Linear, ...] = ()
 
     def or_else(self, other: Clause) -> Clause:
+        """Return the clause of which either holds: unions of the cells of each attribute, and all comparisons."""
         cells = dict(self.cells)
         for name, own in other.cells:
             cells[name] = cells.get(name, frozenset()) | own
@@ -403,6 +408,10 @@ class _Reader(ConditionReader):
         return found
 
     def _attribute(self) -> _Operand:
+        """Read the name of an attribute, perhaps with the name of its table, as a sum of one term.
+
+        `dates` counts the terms with dates.
+        """
         name = self.name("the name of an attribute, in `…` if it contains blanks")
         if self._take_sign("."):
             name = f"{name}.{self.name('the name of an attribute')}"

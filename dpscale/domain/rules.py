@@ -85,12 +85,14 @@ class StructuralZero:
         return np.multiply.outer(others, np.isin(np.arange(size), list(dict(self.cells)[name])))
 
     def _has(self, column: Column, names: Sequence[str]) -> Flags:
+        """Return the rows whose cells of all given attributes are among the impossible ones, shape (n,)."""
         held = np.ones(len(column(self.names[0])), np.bool_)
         for name in names:
             held &= np.isin(column(name), list(dict(self.cells)[name]))
         return held
 
     def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
+        """Return the possible cells, False at the impossible combination; axes of other attributes have length 1."""
         own = dict(self.cells)
         held = np.ones([size if name in own else 1 for name, size in zip(names, shape, strict=True)], np.bool_)
         held[np.ix_(*[sorted(own.get(name, {0})) for name in names])] = False
@@ -142,6 +144,7 @@ class FunctionalDependency:
         return (wanted >= 0) & (wanted != column(self.dependent))
 
     def forbidden(self, name: str, column: Column, size: int) -> Flags:
+        """Return the cells of one attribute that contradict the rows' cells of the other one, shape (n, size)."""
         if name == self.determinant:
             return np.asarray((self.of >= 0) & (self.of != column(self.dependent)[:, None]))
         wanted = self.of[column(self.determinant)][:, None]
@@ -307,6 +310,7 @@ class ValueRule:
         return low, high
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the rule with its clause and values as JSON-ready data."""
         ranges = {name: [own.low.tolist(), own.high.tolist(), own.unknown.tolist(), own.step]
                   for name, own in self.ranges.items()}  # fmt: skip
         linear = [[list(map(list, one.terms)), one.constant, one.sign] for one in self.clause.linear]

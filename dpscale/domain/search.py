@@ -87,6 +87,7 @@ class ValueSearch(Search):
         return self.count == "units"
 
     def describe(self) -> dict[str, Any]:
+        """Return the settings for a domain file; an empty `values` and the default of `count` are omitted."""
         values = {"values": list(self.values)} if self.values else {}
         count = {"count": self.count} if self.count != ValueSearch.count else {}
         return {"kind": "discover", "max_length": self.max_length, **values, "other": self.other,

@@ -384,6 +384,10 @@ def _coordinate_columns(field: str, axes: object, others: Sequence[str]) -> tupl
 
 
 def _path(field: str, file: object, folder: Path | None) -> Path:
+    """Return the path or address of the file of a hierarchy; a relative path starts from `folder`.
+
+    Raises DomainError for an ending that is not in SUFFIXES.
+    """
     if not isinstance(file, str) or not file.endswith(SUFFIXES):
         raise DomainError(f"{field}.file", safe_repr(file), "the path of a CSV or Parquet file", "fix or convert it")
     path = place(file if "://" in file or folder is None else folder / file, "file")

@@ -72,6 +72,10 @@ class AdmittedCall:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, *arguments: object) -> Any:
+        """Call the function once the process has the mark of the engine.
+
+        After RESCHEDULE_SECONDS without it the task is returned to the scheduler, which may choose another worker.
+        """
         with _changed:
             admitted = _changed.wait_for(lambda: self.mark in _admitted, RESCHEDULE_SECONDS)
         if not admitted:
@@ -98,6 +102,7 @@ class Admission:
     """
 
     def __init__(self, client: Client, notice: Callable[[int, int], None]) -> None:
+        """Draw the mark of the engine; no worker has passed yet."""
         self._client, self._notice = client, notice
         self._checks: list[Check] = [SameVersions()]
         self._mark = secrets.token_hex(8)

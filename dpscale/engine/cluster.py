@@ -83,6 +83,7 @@ class ClusterEngine(Engine):
     """
 
     def __init__(self, client: Client, progress: Progress = silent, owned: bool = False, priority: int = 0) -> None:
+        """Draw the name of the engine, by which keys of tasks are unique; the parameters are those of the class."""
         self.client, self.progress, self.priority, self._owned = client, progress, priority, owned
         self._name, self._runs = secrets.token_hex(8), 0
         self._paces: dict[str, float | None] = {}
@@ -308,6 +309,11 @@ class ClusterEngine(Engine):
             return self._futures(graph, keys, priority, resources)
 
     def _futures(self, graph: Graph, keys: list[Any], priority: int, resources: dict[str, int] | None) -> list[Any]:
+        """Submit a graph to the admitted workers and return the futures of `keys`.
+
+        `only` restricts tasks to some workers if others have not passed; such restrictions are recorded to detect that
+        all of these workers are lost.
+        """
         workers = self._admission.only
         self._restrictions |= {frozenset(workers)} if workers else set()
         return list(self.client.get(self._admission.guarded(graph), keys, sync=False, retries=RETRIES, workers=workers,

@@ -56,6 +56,11 @@ class DelayedPart:
     persisted: bool
 
     def __call__(self) -> object:
+        """Return the data of the partition.
+
+        A persisted partition is fetched by a client from the worker that has it; any other one is computed in this
+        thread.
+        """
         if not self.persisted:
             return self.delayed.compute(scheduler="synchronous")
         from distributed import worker_client
@@ -139,6 +144,7 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def _serialize(table: pa.Table) -> bytes:
+    """Return a table as bytes in the Arrow stream format."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -71,6 +71,7 @@ def _limited(connecting: Callable[[], Client], seconds: float, notice: Callable[
     made: Future[Client] = Future()
 
     def run() -> None:
+        """Store the client or the error of the connection in the future."""
         try:
             made.set_result(connecting())
         except BaseException as error:

@@ -48,6 +48,10 @@ class Batch:
         self.items = [tuple(_SLOT if is_handle(argument) else argument for argument in item) for item in items]
 
     def __call__(self, *handles: object) -> tuple[float, list[Any]]:
+        """Return the seconds and the results of the calls.
+
+        Dask replaces `handles` by their values. They are inserted at the places of the slots, in the same order.
+        """
         begin, values = perf_counter(), iter(handles)
         results = []
         for item in self.items:
@@ -88,6 +92,7 @@ class Batches:
     """Division of items into batches that improves as the duration of calls becomes known."""
 
     def __init__(self, items: Sequence[tuple[Any, ...]], threads: int, seconds: float | None = None) -> None:
+        """Start at the first item; `seconds` is the expected duration of a call, if it is known."""
         self._items, self._threads, self._next = items, threads, 0
         self._calls, self._seconds = 0.0, 0.0
         if seconds is not None:

@@ -102,6 +102,7 @@ class Watch:
     def __init__(
         self, client: Client, review: Callable[[Collection[str] | None, float], None] = lambda *_: None
     ) -> None:
+        """Start to wait: no future has finished, and the cluster counts as connected now."""
         self._client, self._review, self._patience = client, review, worker_seconds()
         self._finished: SimpleQueue[Future] = SimpleQueue()
         self._without_workers: float | None = None

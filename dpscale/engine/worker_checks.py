@@ -67,6 +67,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def _version(name: str) -> str:
+    """Return the version of an installed distribution, or "missing"."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -113,6 +113,7 @@ def _make_folder(folder: Path, out: str | Path) -> bool:
 
 @contextmanager
 def _refuse_os_errors(out: str | Path) -> Iterator[None]:
+    """Convert an error of the disk to a refusal that names the output folder `out` and the reason."""
     try:
         yield
     except OSError as error:
@@ -137,6 +138,7 @@ def write(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def _write(partial: Path, path: Path, content: str) -> None:
+    """Write a new file that only its owner can read, then rename it to `path`, so that it is never incomplete."""
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(content)

@@ -240,6 +240,10 @@ def check_keys(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def _read_keys(engine: Engine, files: Files, keys: Sequence[Columns]) -> tuple[int, Keys]:
+    """Return the number of rows of a table and, for each key, the hashes of all rows and flags of rows with it.
+
+    Partitions are read as tasks and concatenated in their order.
+    """
     parts = open_table(files).partitions
     found = engine.map(key_rows, [(part, keys) for part in parts], "keys")
     rows, each = zip(*found, strict=True)

@@ -57,6 +57,10 @@ class Classifier:
     """Gradient boosted trees over cells; numbers are ordered features, nulls are missing values."""
 
     def __init__(self, attributes: Sequence[Attribute], codes: Integers32, labels: NDArray[Any]) -> None:
+        """Fit the trees to cells, shape (rows, attributes), with a label for each row.
+
+        With a single class nothing is fitted, since its probability is 1.
+        """
         from sklearn.ensemble import HistGradientBoostingClassifier
 
         self.attributes, self.classes = attributes, np.unique(labels)

@@ -474,6 +474,11 @@ class LinkBudget:
         return round_errors(size, rounds, rounds.rounds)[-1] / size.departure
 
     def _loop_size(self, links: float) -> LoopSize:
+        """Return the quantities that determine the rounds of a published loop.
+
+        `sigma` is the noise of a marginal that has the whole budget of the rounds. The loop spends the share alpha of
+        its budget on selections, so 1 − alpha is left for measurements.
+        """
         noise = float(self.parts.sums) * (1 - self.link.loop.alpha)
         sigma = math.sqrt(moved_entries(self.neighbours.protects.relation) * self.moved**2 / noise)
         return LoopSize(

@@ -145,6 +145,7 @@ class Filed(Settings):
     @field_validator("format")
     @classmethod
     def _known_format(cls, value: str | None) -> str | None:
+        """Return the format. Raises ValueError for a name that no module and no installed distribution has."""
         names = [*LAKES, *format_names()]
         if value is not None and value not in names:
             raise ValueError(JobError("data.format", safe_repr(value), ", ".join(names), nearest(value, names)))

@@ -356,6 +356,7 @@ def _unknown(label: object) -> JobError:
 
 
 def _last_day(by: str, number: int) -> date:
+    """Return the last day of a period with a number in its calendar; `by` is its length, as month or year."""
     try:
         return first_day(by, number + 1) - timedelta(days=1)
     except (ValueError, OverflowError):  # the calendar ends

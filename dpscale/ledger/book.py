@@ -115,6 +115,7 @@ class PublicLedger(LedgerReader):
         """
 
         def on_open(db: Database) -> Result:
+            """Refuse a ledger that was moved or is unsound, then act on it."""
             transfer.check_open(db, self.path)
             if sound:
                 self._check_sound(db)
@@ -248,6 +249,7 @@ class Ledger(PublicLedger):
         """
 
         def act(db: Database) -> None:
+            """Insert the decision, or compare it with the one of the same number."""
             decided = ledgerrows.decision(db, release, part, number)
             if decided is None:
                 ledgerrows.insert_round(db, release, part, number, digest)
@@ -318,6 +320,7 @@ class Ledger(PublicLedger):
         """Move a release from one state to the next and return the new state; one that has it already stays."""
 
         def act(db: Database) -> str:
+            """Check the present state, change it if it is `before`, and return `after`."""
             row = db.execute("SELECT state FROM releases WHERE release = ?", (release,)).fetchone()
             if row is None or row[0] not in (before, after):
                 state = row[0] if row else "not on the ledger"

@@ -249,6 +249,7 @@ class CapChange:
         return self.spent_epsilon > self.cap.epsilon
 
     def __str__(self) -> str:
+        """Return the cap, the spent epsilon and remarks as one line of text."""
         scope = f" for each {self.period} of the data" if self.period else f" of {self.analyst}" * bool(self.analyst)
         scope += f", which protects {self.promise}," if self.promise else ""
         text = f"{self.dataset}: the cap{scope} is {self.cap}, "

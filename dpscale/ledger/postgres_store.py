@@ -112,6 +112,11 @@ class ServerStore:
     """Ledger in its own schema of a PostgreSQL database; a database has at most one."""
 
     def __init__(self, address: str, create: bool, timeout: float) -> None:
+        """Connect to a ledger, or create one if there is none and `create` is true.
+
+        A server that does not write commits to disk and a database without a sound ledger are refused, and the
+        connection is closed.
+        """
         self.path, self.timeout = address, timeout
         self.db = connect(address)
         try:

@@ -235,6 +235,7 @@ class LedgerReader:
         """
 
         def act(db: Database) -> dict[str, Any]:
+            """Return the statements of the chosen datasets from one state of the ledger."""
             names = {canonical(name) for name in ledgerrows.names(db)}
             if dataset is not None and canonical(dataset) not in names:
                 raise BudgetError("dataset", f"{dataset!r} is not in {self.path}", "a dataset charged or capped before",

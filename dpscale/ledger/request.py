@@ -184,6 +184,7 @@ def check_protection(protects: object) -> None:
 
 
 def _checked_digest(plan_digest: object) -> str:
+    """Return the digest of a plan. Raises BudgetError if it is no SHA-256."""
     if not (isinstance(plan_digest, str) and re.fullmatch("[0-9a-f]{64}", plan_digest)):
         raise BudgetError("plan_digest", f"got {str(plan_digest)[:80]!r}", "a SHA-256 in 64 hexadecimal digits",
                           "hash the canonical plan")  # fmt: skip

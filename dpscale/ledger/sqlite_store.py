@@ -423,6 +423,11 @@ class FileStore:
     """Ledger in a SQLite file: the default, for the processes of one machine."""
 
     def __init__(self, path: Path, create: bool, timeout: float) -> None:
+        """Open a ledger, or create one if there is none and `create` is true; `timeout` is in seconds.
+
+        `db` is None for a file that this process may only read: each transaction then opens it separately. One such
+        transaction is tried here, to refuse an unusable file at once.
+        """
         self.path, self.timeout = path, timeout
         with failures(path):
             if not os.path.lexists(path):

@@ -155,6 +155,7 @@ def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, 
 
 
 def _data_independent(name: str) -> Mechanism:
+    """Return a mechanism. Raises JobError for one whose measurements depend on earlier noisy values."""
     named = mechanism(name)
     if not named.data_independent:
         raise JobError("mechanism.name", f"{name!r}, which selects measurements during the run",

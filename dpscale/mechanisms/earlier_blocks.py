@@ -87,6 +87,11 @@ class PooledBlocks:
         """
 
         def read(index: int) -> Floats:
+            """Return the pooled values of a block of the target plan: the average of its measurements, or the only one.
+
+            `places[index]` is the number of the block in the earlier or the new plan, NEITHER if that plan does not
+            have it.
+            """
             sources = ((self.earlier, self.earlier_variances, earlier), (self.new, self.new_variances, new))
             found = [(1 / variances[places[index]], values(int(places[index])))
                      for places, variances, values in sources if places[index] != NEITHER]  # fmt: skip
@@ -367,6 +372,7 @@ def read_evidence(folder: Path, workload: Workload) -> PlanEvidence:
 
 
 def _open_values(path: Path) -> Floats:
+    """Return the values of a file; a local one is mapped into memory, one in a store is read."""
     if is_local(path):
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     with reading(path) as file:

@@ -82,6 +82,7 @@ class Options(Settings):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
+        """Refuse a design other than eigen together with the options of the eigen design."""
         if len(self.named) > 1 and self.design != "eigen":
             raise ValueError(JobError("mechanism.design", "given together with separate or principal", "one of them",
                                       "remove the others"))  # fmt: skip
@@ -181,6 +182,7 @@ def _by_attribute(problem: PlanningProblem, options: Options, tools: Tools) -> P
     choices = list(tools.each(partial(_solve, options, noise), [_mixed(grams) for grams in axes]))
 
     def weigh_marginals(factors: list[Floats], notes: tuple[str, ...] = ()) -> Plan:
+        """Return the plan of marginals with optimal weights; `factors` has the strategy of each attribute."""
         factor_of = dict(zip(union.names, factors, strict=True))
         weights = optimise_marginals(union, noise, factors=factors).weights
         power = 1 if noise == "laplace" else 2

@@ -88,6 +88,7 @@ def matrix_mechanism(
         return getattr(given, "objective", "sum") == "max" and not minimises_largest(problem.workload)
 
     def planned(problem: PlanningProblem, given: Any, tools: Tools) -> Plan:
+        """Return the plan, by weights of the queries if the largest error is minimised and no other way is known."""
         if not iterates(problem, given):
             return _plan_classes(plan, problem, given, tools)
         summed = given.model_copy(update={"objective": "sum"})

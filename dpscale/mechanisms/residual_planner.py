@@ -76,6 +76,7 @@ def uniform_bound(subs: Subworkloads, noise: str) -> float:
 
 
 def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
+    """Return the sum over the terms of weight · Π (tr (G/n)^½)²; `roots` caches the traces by factor key."""
     for key, factor in sub.factors.items():
         if key not in roots:
             roots[key] = _root_trace(factor)

@@ -263,6 +263,11 @@ def at_weights(rows: Floats, shape: tuple[int, ...], weights: Floats) -> Optimum
 
 
 def _optimum(best: DualPoint, tolerance: float, deadline: float) -> Optimum:
+    """Return the optimum at a point with the reason of its end: its gap, the time, or the number of steps.
+
+    With t = tr M^½ the dual value is t². X has tr(G X⁺) = t and a diagonal with weighted mean t. Divided by its largest
+    diagonal entry it satisfies diag(X) ≤ 1, with the primal value t · (largest entry) = t² · `ratio`.
+    """
     ended = "gap" if best.ratio - 1 <= tolerance else "time" if time.monotonic() >= deadline else "steps"
     return Optimum(
         root=best.root(), primal=best.trace**2 * best.ratio, dual=best.trace**2, weights=best.weights, ended=ended

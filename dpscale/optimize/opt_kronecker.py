@@ -225,6 +225,7 @@ class _OneProduct:
 
     @property
     def strategy(self) -> ProductStrategy:
+        """Product of the solved strategies; error and bound are the products of theirs, times the weight."""
         solved, weight = self._solved or (), self.union.products[0].weight
         error, bound = (weight * math.prod(getattr(one, name) for one in solved) for name in ("error", "bound"))
         return ProductStrategy(

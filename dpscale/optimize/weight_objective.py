@@ -147,6 +147,7 @@ class ObjectivePoint:
     """J at one u, by kind; `by_square` and `by_value` are ∂J/∂s and ∂J/∂L of every token."""
 
     def __init__(self, weighed: WeightObjective, profiles: Profiles) -> None:
+        """Start a sum of J at the axis weights `profiles`; `add` adds the demands one by one."""
         self.weighed, self.profiles, self.value = weighed, profiles, 0.0
         self.tokens: dict[Token, TokenState] = {}
         self.by_square: dict[Token, float] = defaultdict(float)

@@ -201,6 +201,7 @@ class Accuracy(ABC):
         domain = self.domain if self.blocks.merged is None else self.blocks.merged.whole
 
         def variances(some: Floats) -> Floats:
+            """Return the variances of an array of queries."""
             part = self.blocks.part(
                 ExplicitPart(domain=domain, attributes=attributes, array=some, each=np.ones(len(some)))
             )
@@ -642,6 +643,7 @@ class CoupledResiduals(Accuracy):
         )
 
     def _factors_by_name(self) -> dict[str, list[Factor]]:
+        """Return the factors of each attribute in all blocks that have it, with repetitions."""
         by_name: dict[str, list[Factor]] = {}
         for block in self.blocks:
             for name, factor in zip(block.attributes, block.factors, strict=True):

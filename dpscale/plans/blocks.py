@@ -148,6 +148,7 @@ class Blocks(Sequence[Block]):
         noise: NDArray[np.int8],
         merged: MergedCells | None = None,
     ) -> None:
+        """Take the columns; `merged`, if any cells are merged, has the domain of all cells."""
         self.sets, self.strategies, self.which = sets, strategies, which
         self.share, self.whole, self.noise, self.merged = share, whole, noise, merged
 
@@ -206,6 +207,7 @@ class Blocks(Sequence[Block]):
         return map(self._block, self.sets, range(len(self)))
 
     def _block(self, attributes: AttributeSet, index: int) -> Block:
+        """Return block `index` as an object; `attributes` is its set."""
         share, whole, noise = float(self.share[index]), bool(self.whole[index]), NOISES[self.noise[index]]
         return Block(
             attributes=attributes,

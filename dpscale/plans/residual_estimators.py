@@ -204,6 +204,7 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
         self._cache: dict[AttributeSet, ResidualEstimator | None] = {}
 
     def __getitem__(self, residual_set: AttributeSet) -> ResidualEstimator:
+        """Return the estimator of a residual. Raises KeyError if no block measures it."""
         found = self._found(residual_set)
         if found is None:
             raise KeyError(residual_set)

@@ -277,6 +277,7 @@ class Cost:
 
 
 def _check_period(period: Any) -> None:
+    """Raise BudgetError unless the name of a period is printable, short and without blanks around it."""
     fits = isinstance(period, str) and len(period) <= LONGEST and period.isprintable() and period == period.strip()
     if not fits:
         raise BudgetError("cost.period", f"got {str(period)[:LONGEST]!r}",

@@ -61,6 +61,7 @@ class ModelEstimates:
     def __init__(
         self, evidence: Evidence, model: MarginalModel, known: Sequence[str], errors: SimulatedErrors | None = None
     ) -> None:
+        """Take the workload, the noise and the spans of the evidence; the parameters are those of the class."""
         self.workload, self.noise, self.model, self.errors = evidence.workload, evidence.noise, model, errors
         self._known, self._spans = frozenset(known), evidence.spans
 

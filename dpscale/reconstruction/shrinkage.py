@@ -121,6 +121,7 @@ class NoisyTables:
 
     @classmethod
     def of(cls, tables: Sequence[NoisyTable]) -> NoisyTables:
+        """Return the concatenation of tables."""
         values = np.concatenate([table.values.reshape(-1) for table in tables])
         references = np.concatenate([table.reference.reshape(-1) for table in tables])
         starts = np.cumsum([0, *(table.values.size for table in tables)])

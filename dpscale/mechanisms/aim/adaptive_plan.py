@@ -255,6 +255,7 @@ class AdaptiveOptions(Settings):
 
     @model_validator(mode="after")
     def _alone(self) -> Self:
+        """Refuse options that change the published settings if `published` is true."""
         others = sorted(self.model_fields_set - set(self.with_published))
         if getattr(self, "published", False) and others:
             raise ValueError(JobError(f"mechanism.{others[0]}", "given together with published = true",

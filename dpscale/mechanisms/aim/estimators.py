@@ -386,6 +386,7 @@ def _coarse(model: GraphicalModel, groups: Mapping[str, Groups], names: Attribut
 
 
 def _of_cells(name: str, rows: Floats | None, values: Floats, variance: float) -> Observed:
+    """Return a noisy 1-way marginal as an observation over single cells; `rows` is its strategy, None for the cells."""
     cells = len(values) if rows is None else rows.shape[1]
     return Observed(
         attributes=(name,), groups=(every_cell(cells),), operators=(rows,), values=values, variance=variance

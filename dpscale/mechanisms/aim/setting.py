@@ -367,6 +367,7 @@ class Setting:
     prior: tuple[AttributeSet, ...] = ()
 
     def __post_init__(self) -> None:
+        """Refuse attributes of one cell, a workload without attributes, and a budget that is no positive fraction."""
         small = next((name for name in self.names if self.sizes[name] < 2), None)
         if small is not None:
             raise PlanError("workload", f"{small}, an attribute of one cell", "attributes of two cells and more",

@@ -426,6 +426,7 @@ class _Problem:
         return moved(found.x)
 
     def model(self, potentials: Parts, gap: float) -> GraphicalModel:
+        """Return the model of potentials; `gap` bounds the distance of the objective from its minimum."""
         factors = {names: potentials[names] for names in self.sets}
         return GraphicalModel(
             groups=self.groups,

@@ -227,6 +227,12 @@ class Sweeper:
     counts: Floats = field(init=False)
 
     def __post_init__(self) -> None:
+        """Allocate the arrays of the compiled sweeps, and count the rows.
+
+        A plain sweeper has no sets of three or more attributes, so `_around`, `_threes` and `_wide_around` are empty or
+        0; `Polisher` replaces them. `_alone` has logarithms of 1-way shares, rounded to multiples of 1/LOG_UNIT, so
+        that platforms agree.
+        """
         layout, attributes = self.layout, len(self.layout.sizes)
         self.scale = self.target_counts + FLOOR
         self.counts = np.zeros(layout.cells)
