@@ -18,6 +18,7 @@ class OpenArrow(OpenFile):
     """Arrow file; its footer is read once."""
 
     def __init__(self, path: str) -> None:
+        """Read the schema and the number of record batches from the footer."""
         self.path = path
         with self._reader() as reader:
             self.schema, self._count = reader.schema, reader.num_record_batches

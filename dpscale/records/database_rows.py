@@ -72,6 +72,10 @@ class database_faults:  # noqa: N801, a context manager
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Raise one sentence in place of an error of the driver, without cause or context.
+
+        Errors of dpscale and interruptions pass unchanged. A lack of memory becomes a MemoryError without text.
+        """
         if error is None or not isinstance(error, Exception) or isinstance(error, DpscaleError):
             return
         made = MemoryError() if out_of_memory(error) else _sentence(self.address, error)
@@ -107,6 +111,7 @@ class OpenRows(OpenFile):
     """Columns and rows of an address."""
 
     def __init__(self, path: str) -> None:
+        """Connect once to read the names and types of the columns."""
         self.address = read_address(path)
         with connected(self.address) as opened:
             self.schema = opened.schema

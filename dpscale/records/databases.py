@@ -243,6 +243,10 @@ class HashingConnection(Connection):
         return [quoted_name(name) for name in self.schema.names]
 
     def content(self, part: Range) -> RangeContent:
+        """Return the content of a range: its number of rows, and sums of hashes of rows and of rows with their places.
+
+        A row is hashed as one text of all its values.
+        """
         texts = f"SELECT {self.row_text} AS s FROM {self.rows}{self.condition(part)} OFFSET 0"
         _, *words = self._sums(self.words, f"({texts}) AS texts")
         rows, places = self._sums([self.place_hash], f"{self.rows}{self.condition(part)}")
@@ -300,6 +304,11 @@ class PostgresConnection(HashingConnection):
     scans = tuple(f"SET LOCAL enable_{one} = off" for one in ("indexscan", "indexonlyscan", "bitmapscan"))
 
     def __init__(self, address: DatabaseAddress, uri: str) -> None:
+        """Connect, fix the formats of texts, and begin a transaction that sees one state of the database.
+
+        `place` is "ctid" for a table with pages; scans then read the pages in their order. It is empty for queries and
+        views.
+        """
         super().__init__(address)
         from adbc_driver_postgresql.dbapi import connect
 
@@ -340,6 +349,7 @@ class PostgresConnection(HashingConnection):
         return f"CAST('({value},0)' AS tid)" if self.place else str(value)
 
     def ranges(self) -> list[tuple[Range, int]]:
+        """Return ranges of RANGE_PAGES pages with their numbers of bytes; without pages, those of the base class."""
         if not self.place:
             return super().ranges()
         [size] = self.ask(f"SELECT pg_relation_size({self._relation})")
@@ -418,6 +428,7 @@ class DuckConnection(HashingConnection):
     words = ("CAST('0x' || substr(md5(s), 1, 16) AS UBIGINT)", "CAST('0x' || substr(md5(s), 17, 16) AS UBIGINT)")
 
     def __init__(self, address: DatabaseAddress, path: str) -> None:
+        """Open the file read-only, and begin a transaction that sees one state of it; `place` is "rowid" for tables."""
         super().__init__(address)
         import duckdb
 
@@ -481,6 +492,7 @@ class SqliteConnection(Connection):
     binary = "COLLATE BINARY"
 
     def __init__(self, address: DatabaseAddress, path: str) -> None:
+        """Open the file read-only, and begin a transaction that sees one state of it; `place` is "rowid" for tables."""
         super().__init__(address)
         self.open = sqlite3.connect(f"file:{_escaped(path)}?mode=ro", uri=True, isolation_level=None)
         self.open.text_factory = bytes
@@ -549,12 +561,14 @@ class SqliteConnection(Connection):
         return self.content(part) == content
 
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of a range in batches of `rows` rows, ordered by place, or else by all values."""
         order = self.place or ", ".join(f"quote({quoted_name(name)})" for name in self.schema.names)
         names = ", ".join(map(quoted_name, columns))
         sql = f"SELECT {names} FROM {self.rows}{self.condition(part)} ORDER BY {order}"
         yield from self.answer(sql, columns, rows)
 
     def answer(self, sql: str, names: Sequence[str], rows: int = MOST_GROUPS) -> Iterator[pa.RecordBatch]:
+        """Yield the result of a query in batches; `names` are its columns, of which COUNTED is an integer."""
         kinds = [pa.int64() if name == COUNTED else self.schema.field(name).type for name in names]
         cursor = self.open.execute(sql)
         while batch := cursor.fetchmany(rows):

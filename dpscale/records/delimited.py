@@ -82,6 +82,11 @@ class _Blocks(io.RawIOBase):
     """
 
     def __init__(self, text: Any, dialect: Dialect, delimiter: str) -> None:
+        """Skip a byte order mark and `skip_lines` lines; `text` is the file decoded to UTF-8.
+
+        `_rest` has bytes that were read and not yet returned. `_quoted` states whether the next line begins within
+        quotes.
+        """
         super().__init__()
         self._text, self._comment = text, dialect.comment.encode()
         self._quoting, self._quoted = _Quoting(delimiter, dialect.escape), False
@@ -136,12 +141,14 @@ class _Blocks(io.RawIOBase):
         return b"".join(stays)
 
     def _take(self, size: int) -> bytes:
+        """Return the next `size` bytes, first those of `_rest`; fewer at the end of the file."""
         if self._rest:
             found, self._rest = self._rest[:size], self._rest[size:]
             return found if len(found) == size else found + bytes(self._text.read(size - len(found)))
         return bytes(self._text.read(size))
 
     def _skip_line(self) -> None:
+        """Skip the bytes up to and including the next line feed; quotes have no effect on it."""
         while block := self._take(HEAD_BYTES):
             _, end, rest = block.partition(b"\n")
             if end:
@@ -153,6 +160,10 @@ class _Quoting:
     """Rule by which a quote opens and closes a value: it opens one at the beginning of a field only."""
 
     def __init__(self, delimiter: str, escape: str) -> None:
+        """Compile the patterns of a closing quote with the rest of its field, a field without quotes, and a quote.
+
+        Within a quoted value, two quotes are one quote of the value. The character after `escape` has no effect.
+        """
         mark, escaped = re.escape(delimiter.encode()), re.escape(escape.encode())
         skipped = escaped + b"(?s:.)|" if escape else b""
         plain = b"(?:" + skipped + b"[^" + mark + (escaped if escape else b"") + b"])*"
@@ -244,6 +255,7 @@ class DelimitedFormat(RecordFormat):
         self.name, self.title, self.suffixes, self.delimiter = name, name.upper(), (f".{name}",), delimiter
 
     def open(self, path: str, dialect: Dialect) -> OpenDelimited:
+        """Return an opened file. Raises DataError if the delimiter is also a mark in numbers."""
         delimiter = dialect.delimiter or self.delimiter
         if delimiter in (dialect.decimal, dialect.thousands):
             raise DataError("data.decimal", f"{delimiter!r}, which separates the fields", "another delimiter",

@@ -165,6 +165,7 @@ def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped:
 
 
 def _refused(attribute: Attribute, worst: int) -> RefusedValue:
+    """Return the error for a refused code of an attribute, with the code for the choice of the worst one."""
     found, takes, remedy = REASONS[worst](attribute)
     error = RefusedValue(f"data column {attribute.name!r}", found, takes, remedy)
     error.worst = worst
@@ -189,6 +190,7 @@ def _unparsable(attribute: Attribute) -> tuple[str, str, str]:
 
 
 def _beyond(attribute: Attribute) -> tuple[str, str, str]:
+    """Return the parts of the error for a value outside the domain: found, accepted and remedy."""
     choices = '"category" or "drop"' if attribute.values else '"clip", "category" or "drop"'
     choices = '"clip" or "drop"' if attribute.kind == "number" else choices
     remedy = f"set outside = {choices} for {field_name(attribute)}, or widen its domain"
@@ -311,6 +313,10 @@ def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Integers:
 
 
 def _integer_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
+    """Return the cells of numbers for an attribute of steps 1; others follow its policy for outside values.
+
+    A number with a fraction is outside the domain. It has the cell of its floor if outside values are clipped.
+    """
     nearest = np.clip(values, attribute.low, attribute.high)
     if nearest.dtype.kind == "f":
         nearest = np.floor(nearest)

@@ -144,6 +144,10 @@ class reading:  # noqa: N801, a context manager
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Convert the error, if there is one of a broken file or a store; others pass unchanged.
+
+        A lack of memory becomes a MemoryError without the text of pyarrow, which may state a number of rows.
+        """
         broken = isinstance(error, (pa.ArrowException, OSError, UnicodeError, csv.Error))
         if error is not None and broken and out_of_memory(error):
             raise MemoryError from None

@@ -165,6 +165,7 @@ def _check_lake_prefixes(urls: Iterable[str], found: Iterable[str]) -> None:
 
 
 def _lake(kind: str, folder: str) -> DataError:
+    """Return the error for a folder of a table with a log that is read as plain files."""
     known = f'set format = "{kind}" in [data], and this folder as the path'
     unknown = 'export its current records, or set format = "parquet" in [data] to count every file'
     return DataError("data.path", f"{folder} is the folder of a table of {LAKES[kind]}, whose files contain deleted and"

@@ -303,6 +303,11 @@ class _Block:
     """Objects of whole lines, and the members of them that are requested columns."""
 
     def __init__(self, path: str, text: bytes, columns: Sequence[str]) -> None:
+        """Scan the text for its objects and members; `path` names the file in errors.
+
+        `spans` and `kinds` have the places and kinds of the members, and `rows` the first member of each object.
+        Raises DataError for a text that is no sequence of objects.
+        """
         self.path, self.columns = path, len(columns)
         text.decode()  # refuses bytes that are not UTF-8
         names = [name.encode() for name in columns]

@@ -95,6 +95,10 @@ class Origin:
 
 
 def _table(lake: Lake, domain: Domain, dialect: Dialect, where: Where) -> Table:
+    """Return the table of the files of a table with a log, in the order of their paths, filtered by `where`.
+
+    `lake.columns` are the columns that a file may lack; they are then null.
+    """
     check_formats([file.path for file in lake.files], dialect)
     parts = [
         Partition(path=file.path, fixed=file.fixed, row_groups=(), share=file.size, absent=lake.columns)
@@ -244,6 +248,7 @@ def stamps(table: Table) -> Stamps:
 
 
 def _stamp(path: str) -> Stamp:
+    """Return path, size, modification time and inode of a file. Raises DataError if it no longer exists."""
     try:
         status = os.stat(path)
     except OSError:
@@ -288,6 +293,10 @@ def layout(path: str, where: Where = EVERYTHING, named: str = "") -> Layout | No
 
 
 def _asked(path: str, found: list[Entry], where: Where) -> list[Entry]:
+    """Return the files that may contain rows of the filter, by the values in the names of their folders.
+
+    For example, with the filter year = 2025 a file below year=2024 is left out. Its rows are never read.
+    """
     if not (found and where):
         return found
     root = common_root([path], [file for file, *_ in found])

@@ -176,6 +176,11 @@ class Group:
     """
 
     def __init__(self, source: Any, data: pa.Buffer, number: int, names: Sequence[str], domain: Domain) -> None:
+        """Find the column chunks that are decoded here, and the places of their pages.
+
+        Row group `number` of `source` is read from the bytes `data` of the file. A chunk is decoded here if it has a
+        dictionary and a known codec.
+        """
         self._data, self._bytes = data, np.frombuffer(data, np.uint8)
         self.rows, about = source.metadata.row_group(number).num_rows, source.chunks(self._bytes)[number]
         self.columns = columns_of(source.schema, names if self.rows else (), domain)
@@ -221,6 +226,10 @@ class Group:
         return {name: cells[first : first + rows] for name, cells in self._window.items()}
 
     def _decoded(self, begin: int, end: int) -> dict[str, Cells]:
+        """Return the cells of the rows from `begin` to `end` by column: unsigned codes, or int32 of careful columns.
+
+        A column in which unsigned codes meet a null without a cell becomes careful for all further windows.
+        """
         careful, jobs = self._tables.careful, self._jobs(begin, end)
         found = self._filled(jobs, ~careful, end - begin, code_type(int(self._tables.sizes.max())))
         if len(found) < len(self.ours):
@@ -315,6 +324,10 @@ class _Tables:
     """
 
     def __init__(self, group: Group, pages: Integers, domain: Domain) -> None:
+        """Encode the dictionaries of the columns; `pages` are their dictionary pages, one for each column.
+
+        Compiled code encodes whole numbers inside the domain. `encode` does it for all other dictionaries.
+        """
         columns, mine = group.columns, group.mine
         self.entries = pages[:, headers.VALUES].copy()
         self.starts = np.cumsum(self.entries) - self.entries
@@ -348,6 +361,7 @@ def _dictionary(raw: Bytes, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _texts(raw: Bytes, count: int) -> pa.Array:
+    """Return `count` texts of a dictionary page, each a length in 4 bytes and its letters."""
     offsets, texts = np.zeros(count + 1, np.int64), np.empty(len(raw), np.uint8)
     size = loops.text_ends(raw, count, offsets, texts)
     if size < 0:

@@ -133,6 +133,7 @@ def _texts(dictionary: pa.Array) -> pa.Array:
 
 
 def _decoded(text: bytes | None) -> str | None:
+    """Return the text of UTF-8 bytes; None for a null and for other bytes."""
     try:
         return None if text is None else text.decode()
     except UnicodeDecodeError:

@@ -60,6 +60,7 @@ class ColumnSummary:
     """Summary of one column: a range, a bounded number of texts, and the dates of each format."""
 
     def __init__(self) -> None:
+        """Start without values; flags of properties are true until a value contradicts them."""
         self.texts: set[str] = set()
         self.low, self.high = float("inf"), float("-inf")
         self.whole = self.numeric = self.textual = True

@@ -35,6 +35,7 @@ class RuleSummary:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
+        """Start with all orders and sums; the matrices are by first and second column."""
         self.names = list(names)[:MOST_COLUMNS]
         count = len(self.names)
         self.is_date: list[bool | None] = [None] * count

@@ -54,6 +54,7 @@ class WarehouseConnection(Connection):
                        "PostgreSQL, DuckDB or SQLite", "leave it out")  # fmt: skip
 
     def content(self, part: Range) -> RangeContent:
+        """Return the content of a range, from hashes of all its rows that are computed here."""
         sums = RowSums()
         for batch in self.read(self.schema.names, part, MOST_GROUPS):
             sums.add(batch)
@@ -122,6 +123,7 @@ class BigQueryConnection(WarehouseConnection):
         return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
     def connect(self, uri: str) -> Any:
+        """Connect to the project and data set in the address."""
         from adbc_driver_bigquery.dbapi import connect
 
         project, _, dataset = uri.partition("://")[2].partition("/")

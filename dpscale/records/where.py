@@ -91,6 +91,7 @@ class _Filter(ExpressionReader):
     instead = INSTEAD | {"or": "for several values of a column write in (…)", "not": "write !="}
 
     def whole(self) -> Where:
+        """Read the whole text: conditions joined by "and"."""
         conditions = [self._condition()]
         while self.next.kind != "end":
             self.expect("and")
@@ -324,6 +325,10 @@ class ClippedRows(RowMask):
         return cls(count, bits, changes)
 
     def clip(self, codes: NDArray[Any], names: Sequence[str], first: int) -> None:
+        """Replace the codes of changed rows in place.
+
+        `codes` has shape (names, rows) and starts at row `first` of the partition.
+        """
         for name in set(self.changes).intersection(names):
             places, own = self.changes[name]
             start, end = np.searchsorted(places, [first, first + codes.shape[1]])

@@ -75,6 +75,7 @@ def _bounded_binomial(mean: float, dispersion: float, bound: int) -> Floats:
     """
 
     def cumulative(free: float) -> Floats:
+        """Return P(X ≤ v) for v = 0 … bound − 1, with the mean `free` of X."""
         values = np.arange(bound)
         if dispersion == 0:
             return np.asarray(stats.poisson.cdf(values, free))

@@ -153,6 +153,10 @@ def many_to_many(links: Links, u: Constraint | None, v: Constraint | None, both:
     base = math.log(links.links / max(cap.sum() - links.links, 1e-9 * cap.sum()))
 
     def partition(energy: Floats) -> tuple[float, Floats]:
+        """Return the log-partition and its derivative, the expected links of every pair of profiles.
+
+        `small` is exp(−|e|), so nothing overflows for either sign of the logit e.
+        """
         energy = energy + base
         small = np.exp(-np.abs(energy))
         weights = cap * np.where(energy > 0, 1, small) / (1 + small)
@@ -174,6 +178,7 @@ def one_to_many(links: Links, u: Constraint | None, both: Constraint | None) -> 
     )
 
     def partition(energy: Floats) -> tuple[float, Floats]:
+        """Return the log-partition of all children and its derivative, the expected links of every pair of profiles."""
         energy = energy + start
         most = energy.max(axis=0)
         weights = np.exp(energy - most)
@@ -192,6 +197,7 @@ def _minimise(unknown: _Parameters, partition: Partition) -> Fitted:
     steps, ridge, target = unknown.steps, unknown.ridge, unknown.target
 
     def value(y: Floats) -> tuple[float, Floats]:
+        """Return the objective and its gradient at y."""
         x = y * steps
         total, weights = partition(unknown.energy(x))
         slope: Floats = (unknown.sums(weights) - target + ridge * x) * steps
@@ -371,6 +377,7 @@ def _fit(
 
 
 def _ones(noisy: Floats | None, side: Expected, precision: float) -> Constraint | None:
+    """Return the constraint of the shrunk one-way sums of a side; None if they are not measured."""
     if noisy is None or precision <= 0:
         return None
     target, ridge = shrink_sums(noisy, side.sums, side.curvature, side.carried, precision, side.blocks, PRIOR_ONES)
@@ -408,6 +415,7 @@ def sample(side: Expected, stream: PublicStream) -> tuple[Floats, Floats]:
     start, means = counts / counts.sum(), side.sums / side.links
 
     def dual(x: Floats) -> tuple[float, Floats]:
+        """Return the dual and its gradient at x; `most` is subtracted so that exponentials do not overflow."""
         energy = values @ x
         most = energy.max()
         weights = start * np.exp(energy - most)

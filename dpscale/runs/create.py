@@ -245,6 +245,7 @@ def _is_draft_file(path: Path, files: Files) -> bool:
 
 
 def _content(path: Path) -> bytes:
+    """Return the bytes of a file, empty if it does not exist."""
     try:
         return read_bytes(path)
     except FileNotFoundError:

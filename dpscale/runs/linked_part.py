@@ -33,6 +33,10 @@ class LinkedTablePart(TablePart):
     checks_rows = False
 
     def __init__(self, whole: LinkedTables, table: str) -> None:
+        """Open the part of a table, with the job of this table alone and its share of the budget.
+
+        `steps` is the number of row additions and removals in this table that one neighbour amounts to.
+        """
         self.whole, self.table_name = whole, table
         job = table_job(whole.job, whole.neighbours, table)
         super().__init__(whole.run, f"tables.{table}", job, job.read_domain(), f"tables/{table}")

@@ -146,6 +146,7 @@ class ManifestCache:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Start with an empty cache; the file is read at the first access."""
         self.folder = folder
         self._content: dict[str, Any] = {}
         self._pickled: tuple[object, bytes] = (None, b"")  # a manifest with its bytes, from which copies are faster

@@ -47,6 +47,7 @@ class OneTable(Content):
 
     @classmethod
     def prepare(cls, job: Job) -> NewRun:
+        """Return what a new run of a job consists of: its files, its entries in the manifest, domain and workload."""
         domain = job.table.read_domain()
         workload = job.table.build_workload(domain)
         return NewRun(

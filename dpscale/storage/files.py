@@ -366,6 +366,7 @@ def write_private(path: str | Path, text: str) -> None:
 
 
 def _new_object(path: Any) -> BinaryIO:
+    """Open an object that must not exist yet; a driver without conditional writes is refused."""
     try:
         return cast(BinaryIO, path.fs.open(path.path, "xb"))  # a driver without this mode raises here
     except (ValueError, NotImplementedError):

@@ -105,6 +105,7 @@ def file_lock(path: Path, seconds: float = math.inf, mode: int = 0o666) -> Itera
 
 @contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
+    """Lock the folder while the context is active. Raises an error if another process has locked it."""
     with file_lock(folder / NAME, GLANCE_SECONDS) as taken:
         if not taken:
             raise _taken(folder)
@@ -170,6 +171,7 @@ def _sign(owner: str) -> bytes:
 
 
 def _entries(content: bytes) -> dict[str, Any]:
+    """Return the entries of a lock object; none if it is incomplete or damaged."""
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError):

@@ -155,6 +155,7 @@ def _named(use: Use, path: str, key: bytes, size: int) -> Sealed:
 
 
 def _restored(use: Use, content: bytes, key: bytes) -> Sealed:
+    """Return unpickled content in a new file without a name; `content` is encrypted with `key`."""
     file = tempfile.TemporaryFile()  # noqa: SIM115
     file.write(content)
     file.flush()

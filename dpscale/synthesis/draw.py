@@ -221,6 +221,7 @@ class PairwiseSampler:
         return () if self.larger is None else self.larger.laws
 
     def rows(self, part: RowPart, release: str) -> Integers32:
+        """Return rows of cells for a part: groups are drawn, then refined to cells that match the 1-way marginals."""
         groups = draw(self.model, part, release, self.larger)
         stream = PublicStream(release, "cells", *part.key)
         return match_one_ways(

@@ -72,6 +72,7 @@ class RowCells:
         return cls({name: rows[:, at] for at, name in enumerate(names)}, nulls, len(rows))
 
     def select(self, chosen: Integers) -> RowCells:
+        """Return the chosen rows; `chosen` are their places."""
         return RowCells(
             cells={name: own[chosen] for name, own in self.cells.items()},
             nulls={name: own[chosen] for name, own in self.nulls.items()},

@@ -296,6 +296,10 @@ class Polisher(Sweeper):
     """Sweeper with additional feedback towards target counts of larger sets, `aims` of triples and of wide sets."""
 
     def __init__(self, targets: SetTargets, aims: Floats, wide_aims: Floats, *of: Any) -> None:
+        """Take the target counts of triples and of wide sets; `of` are the arguments of `Sweeper`.
+
+        `_own` has the current counts of triples. `_of_laws` flags the cells of wide sets that are laws.
+        """
         super().__init__(*of)
         self._sets, self._aims, self._own = targets.triples, aims, np.zeros(targets.triples.cells)
         self._around, self._sets_of = (array.view(np.uint64) for array in (self._sets.around, self._sets.degrees))

@@ -185,6 +185,7 @@ def _family_basis(family: Family, size: int, weights: Weights | None) -> Floats 
 
 
 def _wide_axis(family: Family, size: int, weights: Weights | None) -> Axis:
+    """Return the axis of a family on too many cells for a matrix, by its intervals."""
     check_wide(family, size)
     whole, square = wide_scale(family, size, weights)
     return Axis(

@@ -221,6 +221,7 @@ class ProductQueries(ProductFamily):
         return checked
 
     def _given(self) -> Mapping[str, Any]:
+        """Return the queries of each attribute. Raises JobError if there are none."""
         if not self.predicates:
             raise JobError(FIELD, "missing", "a table with queries for every attribute",
                            'write predicates = { age = ["age in 18..64"], sex = "identity" }')  # fmt: skip

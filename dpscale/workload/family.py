@@ -434,6 +434,7 @@ class Family(ProductFamily):
             yield np.subtract(*ends)
 
     def _listed_intervals(self, size: int) -> tuple[Integers, Integers]:
+        """Return `intervals` of the family. Raises PlanError for more than MOST_LISTED queries."""
         check_wide(self, size)
         if self.count(size) > MOST_LISTED:
             raise PlanError("workload", f"{self.count(size)} queries of family {self.name} on {size} cells",

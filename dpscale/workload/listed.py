@@ -205,6 +205,7 @@ def _named(texts: Sequence[str]) -> QueryTexts:
 
 
 def _from_file(path: str, name: str) -> Floats:
+    """Return the array in a file of NumPy; `name` is the attribute. Raises JobError if it cannot be read."""
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (OSError, ValueError):
@@ -292,6 +293,7 @@ class ExplicitPart(ArrayQueries):
         return attributes if self.origin is None else self.origin.extended(attributes)
 
     def on(self, domain: Domain) -> WorkloadPart:
+        """Return the part on another domain; the queries of an `origin` are computed again for the new cells."""
         if self.origin is None:
             return replace(self, domain=domain)
         origin = self.origin.on(domain)

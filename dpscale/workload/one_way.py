@@ -221,6 +221,11 @@ class Range(Family):
         return diagonal / (size + 1), 1 / (size + 1)
 
     def times_gram(self, values: Floats) -> Floats:
+        """Return WᵀW times values along the first axis, in O(n).
+
+        Cells i ≤ j are together in i (n + 1 − j) intervals, counted from 1. `below` and `above` are the cumulative sums
+        over the other cell.
+        """
         n = len(values)
         place = np.arange(1, n + 1).reshape(-1, *[1] * (values.ndim - 1))
         below, above = np.cumsum(place * values, axis=0), np.cumsum(((n + 1 - place) * values)[::-1], axis=0)[::-1]

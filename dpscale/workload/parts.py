@@ -272,6 +272,7 @@ class ProductPart(_FamilyPart):
 
     @property
     def weighs(self) -> bool:
+        """Whether a set has a positive weight and no family whose entries are all 0."""
         if not any(family.vanishes for family in self.axis_families):
             return super().weighs
         pairs = zip(self.sets, self.weights, strict=True)
@@ -343,6 +344,7 @@ class ProductPart(_FamilyPart):
         )
 
     def largest_entries(self, attributes: AttributeSet) -> Floats:
+        """Return the products of the largest entries of the axes, at least LEAST_ENTRY; a scalar 1 if all are 1."""
         found = [(family.largest(size), family.count(size)) for family, size in self._sized(attributes)]
         if all(one is None for one, _ in found):
             return np.ones(())

@@ -91,6 +91,7 @@ class _Reader(ConditionReader):
         super().__init__(text)
 
     def whole(self) -> Predicate:
+        """Read the whole text as one predicate."""
         found = self.either()
         if self.next.kind != "end":
             self.refuse(self.next, "and, or, or the end")
@@ -116,6 +117,7 @@ class _Reader(ConditionReader):
                 return found if self.next.kind == "end" else None
 
     def single(self) -> Predicate:
+        """Read a negation, a predicate in parentheses, a condition, or "total", which all records satisfy."""
         if self.take_if("total"):
             return Predicate((), np.ones((), np.bool_))
         found: Predicate = super().single()

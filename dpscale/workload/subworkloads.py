@@ -182,6 +182,10 @@ class RequestedResiduals:
         return codes
 
     def _members(self, codes: NDArray[Any], degree: int) -> Integers:
+        """Return the attributes of encoded spaces, shape (spaces, degree).
+
+        Codes are bytes of big-endian 32-bit positions, or integers in the mixed radix of the number of attributes.
+        """
         if codes.dtype.kind == "S":
             return np.frombuffer(codes.tobytes(), ">u4").astype(np.int64).reshape(-1, degree)
         shape = (len(self.names),) * degree
@@ -223,6 +227,11 @@ class RequestedResiduals:
 
 
 def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: Integers) -> NDArray[np.float64]:
+    """Return the weights of sets with given factors on each space, shape (sets, spaces).
+
+    `group` is the number of each set's list of terms in `lefts`. The factors are multiplied in a fixed order, and
+    missing ones are 1, so that equal weights are equal bit by bit.
+    """
     values = np.repeat(weights[:, None], len(lefts[0]), axis=1)
     for factor in range(max((len(left.times) for one in lefts for left in one), default=0)):
         times = [[left.times[factor] if factor < len(left.times) else 1.0 for left in one] for one in lefts]
@@ -433,6 +442,10 @@ class Subworkloads(Sequence[Subworkload]):
     """
 
     def __init__(self, names: tuple[str, ...], found: Sequence[Classes], classes: Sequence[Subworkload]) -> None:
+        """Concatenate the spaces of all degrees, one after the other; `found` has the classes of each degree.
+
+        `firsts` and `lasts` are the first and last space of each class, numbered over all degrees.
+        """
         self.names, self.classes = names, classes
         degrees = np.repeat([one.members.shape[1] for one in found], [len(one.which) for one in found])
         self.members = np.concatenate([np.zeros(0, np.int32), *(one.members.reshape(-1) for one in found)]).astype(
@@ -501,6 +514,7 @@ class Subworkloads(Sequence[Subworkload]):
     @overload
     def __getitem__(self, index: slice) -> list[Subworkload]: ...
     def __getitem__(self, index: Any) -> Any:
+        """Return a subworkload under its names, or a list of them for a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         place = range(len(self))[index]
@@ -539,6 +553,7 @@ class _Split:
         return Subworkloads(self.domain.axis_names, by_degree, made)
 
     def _made(self, places: NDArray[np.int64], terms: Sequence[tuple[tuple[str, ...], float]]) -> Subworkload:
+        """Return the subworkload on the attributes at `places`, with its terms and the factors that they name."""
         attributes = tuple([self.domain.axis_names[i] for i in places.tolist()])
         factors = {key: self.factors[key] for term, _ in terms for key in term}
         return Subworkload(

@@ -181,6 +181,7 @@ class _NumberFamily(ProductFamily):
         return self.base.ends
 
     def distinct(self, names: Collection[str]) -> Self:
+        """Return the family under a title that is not in `names`, with a number if necessary."""
         title, number = self.title, 2
         while title in names:
             title, number = f"{self.title}-{number}", number + 1
@@ -260,6 +261,7 @@ class _Statistics(_OfNumber):
 
     @property
     def statistic(self) -> Statistic:
+        """Power of the column's unit, and centre, half range and limits of the values of the number."""
         low, high = self._number.cell_ends
         number = self._number
         return Statistic(
@@ -377,6 +379,7 @@ class MomentQueries(ProductFamily):
 
     @property
     def members(self) -> tuple[QueryFamily, ...]:
+        """Families that together give the second moments: squares of each number, and products of each two."""
         if len(set(self.of)) < 2 or len(set(self.of)) < len(self.of):
             raise JobError("workload.of", safe_repr(list(self.of)), "a list of two numbers or more", "name each once")
         squares = [VarianceQueries(of=name, queries=self.queries) for name in self.of if self.squares]

@@ -42,6 +42,7 @@ class Workload:
     """
 
     def __init__(self, domain: Domain, max_sets: int = MOST_SETS) -> None:
+        """Start without queries; the parameters are those of the class."""
         if not isinstance(domain, Domain):
             raise DomainError("domain", type_of_value(domain), "a Domain", 'write Workload(Domain({"a": 10}))')
         self.domain = domain
@@ -450,6 +451,7 @@ class Workload:
                            "ask for fewer or smaller sets, or raise it")  # fmt: skip
 
     def _degree(self, degree: int) -> int:
+        """Return a number of attributes. Raises JobError if it is no integer from 0 to the number of the domain."""
         if isinstance(degree, bool) or not isinstance(degree, int) or not 0 <= degree <= len(self.domain):
             takes = f"a whole number from 0 to {len(self.domain)}, the number of attributes"
             raise JobError("workload.degree", safe_repr(degree), takes, "lower it")

@@ -104,6 +104,7 @@ def _unsure(schemas: Sequence[Any]) -> dict[str, str]:
 
 
 def _file(table: Any, schema: Any, task: Any) -> File:
+    """Return a data file of a scan task. Raises DataError if deletions apply to it."""
     if task.delete_files:
         raise DataError(FIELD, "an Iceberg table with delete files", "a table without delete files",
                         "compact it (in Spark: CALL system.rewrite_data_files), and name the new snapshot")  # fmt: skip

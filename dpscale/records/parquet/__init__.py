@@ -55,6 +55,10 @@ class OpenParquet(OpenFile):
     """Parquet file; its footer is read once."""
 
     def __init__(self, path: str, most_page: int = MOST_PAGE) -> None:
+        """Read the footer; a small local file is read as a whole.
+
+        A page of more than `most_page` bytes, unpacked, is refused when its column is read.
+        """
         self.most_page = most_page
         self.path, self._small = path, None if is_url(path) else small(path)
         self.metadata = footer(path, self._small)
@@ -310,6 +314,7 @@ class ParquetFormat(RecordFormat):
         return OpenParquet(path, dialect.most_page)
 
     def footer(self, file: BinaryIO, size: int) -> bytes:
+        """Return the bytes of the metadata and of the tail, which has their length in its first 4 bytes."""
         file.seek(max(size - TAIL, 0))
         length = int.from_bytes(file.read(4), "little")
         file.seek(max(size - TAIL - length, 0))

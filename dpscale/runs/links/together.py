@@ -116,6 +116,7 @@ class TablesTogether(Part):
         check_total(self.run, Cost.total([*costs, *planned]), self.whole.job.total_budget.amount)
 
     def check_data(self, engine: Engine) -> None:
+        """Check public tables, that all tables have rows, and that keys and links are accepted."""
         check_public(self.whole.job)
         check_tables_have_rows(self.whole, engine)
         # refuses keys and links; attributes whose cells are not known are left out

@@ -108,6 +108,7 @@ def _rows(run: GrowingPart) -> list[dict[str, Any]]:
 
 
 def _total(answered: Answered) -> dict[str, float | None]:
+    """Return the estimated total and half of its interval; None where it is not determined or not bounded."""
     with suppress(PlanError):  # the workload does not determine the total
         estimate, _, high = statistics.total(answered, tables.LEVEL)
         return {"estimate": estimate, "half": high - estimate if np.isfinite(high) else None}

@@ -88,6 +88,7 @@ def _kept(run: TablePart, sampler: RowSampler, rows: int | None, given: Evidence
     columns = {sampler.names.index(name): sorted(set(cells)) for name, cells in given.items()}
 
     def matching(count: int) -> Integers32:
+        """Draw `count` rows of the whole table and return those with accepted cells in all columns."""
         drawn = drawn_rows(run, sampler, RowPart(count, 1, 0), key)
         matches = np.ones(count, np.bool_)
         for column, accepted in columns.items():

@@ -284,6 +284,7 @@ def decoded(
 
 
 def _write(path: Path, table: pa.Table) -> None:
+    """Write rows as CSV or Parquet, by the ending. Parquet files do not contain the Arrow schema."""
     with writing(path, durable=False) as file:
         if path.suffix == ".csv":
             arrow_csv.write_csv(table, file)

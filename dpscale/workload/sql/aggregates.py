@@ -661,6 +661,7 @@ def _term(term: Term) -> TermSum:
 
 
 def _total(parts: Sequence[TermSum]) -> TermSum:
+    """Return the sum of sums of terms."""
     total = TermSum(())
     for part in parts:
         total = total.plus(part)

@@ -193,6 +193,7 @@ def read_names(statement: Statement, domain: Domain) -> set[str]:
 
 class _SelectReader:
     def __init__(self, scope: Scope) -> None:
+        """Read WHERE, which all aggregates need; keys and columns follow in `selection`."""
         self.scope, self.statement, self.tree = scope, scope.statement, scope.select
         self.conditions = Conditions(scope)
         where = self.tree.args.get("where")
