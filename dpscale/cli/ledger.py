@@ -178,6 +178,7 @@ def _left(figures: dict[str, Any], cap: dict[str, Any], currency: str) -> str:
     """
     if figures["remaining"] is None:
         return ""
+    # caps are stated in epsilon, so the largest release that fits is shown beside the exact amount
     unit = "epsilon" if currency.startswith("pure") else "squared mu"
     one = f"epsilon {figures['remaining_epsilon']:.6g} at delta {cap['delta']:.6g}"
     return f"{unit} {figures['remaining']:.6g}: one release of {one}"

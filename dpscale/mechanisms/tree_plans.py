@@ -304,11 +304,13 @@ def _solutions(
 ) -> dict[AttributeSet, tuple[Solution, Subworkload]]:
     """Return the strategy of every residual of the other attributes, with the Gram matrix that it is the best for.
 
-    All groups together, each weighted by its number of nodes over its weight, give one workload on the other
-    attributes, whose residuals are solved.
+    All groups together give one workload on the other attributes, `merged`, whose residuals are solved. The result has,
+    by residual, the solution and the subworkload of `merged` that it solves.
     """
     merged = Workload(problem.workload.domain.without_totals)
     for group in demands.groups:
+        # the workload of a group has the queries of one node of its levels, and its weight is that of the queries of
+        # all nodes; times nodes / weight, each group counts by its mean variance, as at the first step of balancing
         nodes = math.prod(tree.sizes[level] for tree, level in zip(demands.trees, group.levels, strict=True))
         merged.parts.extend(part.scaled(nodes / group.weight) for part in group.workload.parts)
 
@@ -319,6 +321,7 @@ def _solutions(
         assert own is not None
         if len(own.factors) < len(sub.attributes):  # a joint strategy has no axes to combine with a tree
             product = solve_product(sub, solve, problem.noise)
+            # its coefficient is for trace 1, those of `solved` for the trace `sub.scale`
             own = Solution(product.factors, product.coefficient * sub.scale, product.bound * sub.scale)
         found[sub.attributes] = own, sub
 

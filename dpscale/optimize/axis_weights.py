@@ -158,10 +158,16 @@ def _starts(demands: Demands, noise: str, curve: ObjectivePoint, work: float) ->
 
 
 def _descended(whole: WeightObjective, profiles: Profiles, plain: ObjectivePoint, work: float) -> ObjectivePoint:
-    """Descend as far as the cost of one evaluation of J permits; start near the plain mean if that is lower."""
+    """Return the best point of a descent of J from `profiles`, the axis weights of a start.
+
+    J is the error of the best plan for given weights, to a power (`weight_objective`). `work` is the cost of an
+    evaluation in cubes of cells, which bounds the number of evaluations by AFFORDED / `work`. `plain` is the point at
+    the plain mean. If it is lower than the start, the descent begins near it.
+    """
     evaluations, start = int(min(AFFORDED / work, EVALUATIONS)), whole(profiles)
-    if evaluations < FEWEST_EVALUATIONS:
+    if evaluations < FEWEST_EVALUATIONS:  # too few to improve the start
         return start
+    # at a kink the gradient of J is that of one side only, so the plain mean is moved off it
     first = start if start.value < plain.value else whole(_off_kinks(whole.demands, plain.profiles))
     return min(start, descend(whole, first, evaluations), key=lambda point: point.value)
 

@@ -45,10 +45,12 @@ def fit_lines(values: Floats, variances: Floats, starts: Integers, targets: Inte
 def move_shifts(
     values: Floats, variances: Floats, starts: Integers, targets: Integers, shifts: Floats, fresh: bool
 ) -> None:
-    """Solve for the shift of every line, in place.
+    """Solve Σ max(values + variances · s, 0) = targets[l] for the shift s of every line l, in place.
 
-    values[starts[l] : starts[l + 1]] are those of line l, of sum targets[l]; a line of sum 0 is left out. If `fresh`,
-    the search starts at the shift without truncated values instead of the given one.
+    The sum is over the cells of line l, starts[l] … starts[l + 1] − 1. With such shifts (multipliers) the cells
+    max(values + variances · s, 0) are the weighted least squares fit to the sums of the lines. A line of sum 0 keeps
+    its shift, because its cells are not allowed. If `fresh`, the search starts at the shift without truncated values
+    instead of the given one.
     """
     for line in range(len(targets)):
         first, last = starts[line], starts[line + 1]

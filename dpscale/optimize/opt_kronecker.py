@@ -256,14 +256,16 @@ class _SweepDescent:
 
     @property
     def problems(self) -> list[AttributeProblem]:
-        """Surrogates of all attributes; Laplace: some sweeps with restarts, all from the strategy before.
+        """Problems of a sweep, one for each attribute: its surrogate Gram matrix, at the costs of the other attributes.
 
-        Surrogates are scaled to trace 1. Laplace problems have several starts in the first sweeps (`restarted`), and
-        later only the strategy of the sweep before (`warm`).
+        A search for Laplace noise starts from the strategy of the sweep before (`warm`), and in sweeps before
+        `restarted` from FIRST_STARTS random ones too. Other problems are solved without starts.
         """
         grams = [_surrogate(self.union, self.costs, axis) for axis in range(len(self.union.sizes))]
         warm = [None if before is None else before.warm for before in self.strategies]
+        # random starts and precision of a search count for Laplace noise only
         search = self.noise, self.seed, FIRST_STARTS if self.sweep < self.restarted else 0
+        # a factor of the Gram matrix does not change the optimum; at trace 1, equal problems have equal keys
         return [
             AttributeProblem(gram / np.trace(gram), *search, own, self.is_rough)
             for gram, own in zip(grams, warm, strict=True)

@@ -40,10 +40,11 @@ class NestedFactor(ImplicitFactor):
     inner: tuple[Factor, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the top factor is on the blocks and the inner ones on the cells of a block.
+        """Raise ValueError unless the parts match the division of the axis by `runs_of`.
 
-        A run is successive blocks of equal size. The top factor has a cell for each block, an inner one those of a
-        block.
+        A run is successive blocks of equal size. The top factor has a cell for each block of all runs. Each run has one
+        inner factor, on the cells of a block, which serves all blocks of the run. Weights, if there are any, are one
+        number for each cell of the axis.
         """
         runs = runs_of(self.cells)
         if (

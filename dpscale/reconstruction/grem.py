@@ -32,7 +32,11 @@ class Options(BasicOptions):
 
 
 def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
-    """Raise PlanError if the requested marginals cannot be made non-negative, or not within the memory."""
+    """Raise PlanError if the requested marginals cannot be made non-negative, or not within the memory.
+
+    The method (`non_negative`) has all requested marginals in memory, spreads residuals evenly over the cells of a
+    marginal, and reads a value of every cell of a measured residual. It does not know levels of hierarchies.
+    """
     if not options.non_negative:
         return
 
@@ -46,6 +50,7 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
     if plan is None:  # an adaptive mechanism: residuals that are not measured are free
         return
 
+    # with weighted means, a residual would be spread by the weights, and `non_negative` spreads it evenly
     profiles = plan.accuracy.profiles
     weighted = [name for name, profile in profiles.items() if profile.max() - profile.min() > EVEN * profile.max()]
     if weighted:
@@ -53,6 +58,7 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
                         f"{', '.join(weighted[:3])}", "a plan of plain means",
                         "use maxent, or mechanism residual-planner or query-smasher")  # fmt: skip
 
+    # a residual with cells outside the span of the queries has no value there, and its precision is not one number
     complete = set(plan.accuracy.complete_sets())
     for names in requested:
         if not complete.issuperset(subsets(names)):

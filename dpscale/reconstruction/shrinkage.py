@@ -256,9 +256,16 @@ class _Mixture:
     """Components with weights estimated by EM."""
 
     def __init__(self, components: Components, table: NoisyTable, start: Floats, strength: float) -> None:
+        """Estimate the weights of the components from the sample of a table, and the evidence of the mixture.
+
+        EM begins with the weights `start`, which count as `strength` cells in each of its COUNT_ROUNDS rounds. The
+        sample has the values and references of evenly spaced cells. `evidence` is the log-likelihood of the sample,
+        without the constant of the normal density, which is the same for all mixtures of a table.
+        """
         self._components, self._table = components, table
         self._likelihood, tops = components.likelihoods(*table.sample, table.deviation)
         self._weights = _weights(self._likelihood, start, strength, COUNT_ROUNDS)
+        # likelihoods of a cell are divided by exp(tops), so that they do not underflow; here the factor is restored
         self.evidence = float((np.log((self._likelihood * self._weights).sum(axis=1)) + tops).sum())
 
     @property

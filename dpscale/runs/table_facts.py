@@ -63,9 +63,14 @@ def votes_on(attribute: str) -> str:
 
 
 def _unit_bounds(table: Any, rows: int) -> dict[str, Facts]:
-    """Return the bounds of numbers of distinct units, and of the rows that are cut."""
+    """Return by how much a unit of at most `rows` counted rows changes the draws of units; none without such draws.
+
+    A pair of `bound_of` is (number of counts, largest change of each). UNITS are numbers of distinct units by cells: a
+    unit adds 1 to the cell of each of its rows. CUT is the number of rows beyond the bound.
+    """
     if not table.requests("unit_counts"):
         return {}
+    # rows of a unit are counted up to REACH · rows; the first `rows` of them are within the bound
     return {UNITS: bound_of((rows, 1)), CUT: bound_of((1, (REACH - 1) * rows))}
 
 

@@ -421,14 +421,16 @@ class Family(ProductFamily):
         return np.asarray(np.add.reduceat(np.add.reduceat(weighed, starts, axis=0), starts, axis=1))
 
     def _block_queries(self, cut: Cut) -> Iterator[Floats]:
-        """Yield the queries on the blocks of a wide cut: overlaps of their intervals with the weights of the blocks.
+        """Yield the queries on the blocks of a wide cut, CHUNK queries at a time, shape (queries, blocks).
 
-        `before[i]` is the weight of the cells before i, of which each whole block has 1, so before − b clipped to [0,
-        1] is the share of block b before i; an interval has the difference of its ends.
+        The entry of a query on a block is the weight of the cells that both contain. The weights of the cells of a
+        block sum to 1.
         """
         low, high = self._listed_intervals(cut.size)
         before = np.concatenate([[0.0], np.cumsum(cut.spread(np.ones(len(cut.lengths))))])
         blocks = np.arange(len(cut.lengths))
+        # before[i], the weight of the cells before i, rises from b to b + 1 within block b. So before[i] − b, clipped
+        # to [0, 1], is the weight of the cells of block b before i, and a query has the difference of that at its ends
         for start in range(0, len(low), CHUNK):
             ends = (np.clip(before[one[start : start + CHUNK], None] - blocks, 0, 1) for one in (high, low))
             yield np.subtract(*ends)

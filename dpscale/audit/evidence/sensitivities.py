@@ -551,10 +551,12 @@ def noise_cost(record: Fields, squared: int, absolute: int) -> Fraction:
 def events_of_part(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]], entry: str) -> Events:
     """Return the events of a part under an entry: counts of (kind, exact cost).
 
-    Parts of a matrix over periods draw the same for each row, so the events of row 0 cost what all rows do, times a
-    factor of the matrix. `norm` has the norms of the strategies by name.
+    A part of a growing table has an integer matrix R over periods (`outer`), of which each record measures one row. All
+    rows have the same strategies and noise. So the cost of all rows is that of row 0 times `factor_of` R, which
+    contains the entries of R and the periods that a unit changes. `norm` has the norms of the strategies by name.
     """
     outer = part.get("outer")
+    # `row_faults` refuses evidence in which the draws of another row differ from those of row 0
     drawn = records if outer is None else [record for record in records if record["row"] == 0]
     events = composed(drawn, part, norm)
     if outer is not None:

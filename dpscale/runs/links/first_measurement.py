@@ -326,9 +326,13 @@ class FirstMeasurement:
         """Return the means of the features of a public table, exact; `codes` are its cells, (rows, attributes).
 
         Features are integers, in steps of size STEP. A public table has no noise: its error is 0.
+
+        `self.run.job` declares all attributes of the table, in the order of the columns of `codes`. `self.job` has only
+        those that the first measurement uses: attributes whose cells a search finds later are left out.
         """
         domain = self.run.job.declared[name]
         columns = [domain.names.index(attribute) for attribute in self.job.domains[name].names]
+        # no public shares and no bound of the norm: one-hots are centred at 1/n, the same map as in `_table`
         values = Features(self.divisible.sizes(name), (), None).whole(codes[:, columns])
         return NoisySums(values.mean(axis=0) * STEP, 0.0)
 

@@ -205,18 +205,20 @@ class Drawing:
         return self._ends(place, side, (totals / side.counts)[side.of], totals, stream)
 
     def _ends(self, place: int, side: Side, each: Floats, totals: Floats, stream: PublicStream) -> list[Integers]:
-        """Return the degrees of a side's rows by group; `each` is the expected degree of every row.
+        """Return the degrees (numbers of links) of a side's rows by group; those of a group sum to its total.
 
-        `place` is 0 for parents and 1 for children, and `totals` are the numbers of links of the side's groups.
-
-        `law` is the share of rows by degree: measured, or that of random links.
+        `place` is 0 for parents and 1 for children, `each` is the expected degree of every row, and `totals` are the
+        numbers of links of the side's groups. Degrees come from one of three rules: each child of a known link has one
+        parent, without a bound rows get links in proportion to `each` (`_unbounded`), and with a bound their degrees
+        have the distribution `law`, tilted to `each` (`row_degrees`).
         """
         noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
-        if self.known and place == 1:  # each child has one link
+        if self.known and place == 1:  # each child has at most one link: 1 if there are as many links as rows
             return children(totals, side, stream)
         if bound is None:
             return self._unbounded(noisy, side, each, totals, stream)
         rows, total = side.rows, float(totals.sum())
+        # the share of rows by degree 0 … bound: from the noisy histogram, or of random links if none was measured
         law = (poisson_degrees(total, rows, bound) if noisy is None
                else distribution(noisy, rows, self.measured.sigma, total))  # fmt: skip
         return row_degrees(each, law, side, totals, stream)

@@ -101,11 +101,12 @@ class LinkedValues:
         return flags
 
     def may_not_exchange(self, name: str, table: pa.Table, order: Integers) -> Flags:
-        """Return the rows that break a rule if dates of a parent's children are exchanged.
+        """Return the rows whose dates must stay, given a table in which the dates of each parent's rows are exchanged.
 
-        Dates of a table whose children are compared with them are not exchanged at all.
+        `table` has the rows after the exchange, in the order `order`. These are the rows that break a rule with their
+        parents. If a rule compares the table with its children, they are all rows.
         """
-        if any(link.parent == name for link in self.links):
+        if any(link.parent == name for link in self.links):  # values of children were fitted to these dates
             return np.ones(table.num_rows, np.bool_)
         return self.broken(name, table, order)
 

@@ -61,7 +61,13 @@ class PeriodPart(TablePart):
         """Do nothing: the ledger compares the plan with that of other periods."""
 
     def restart(self) -> None:
-        """Begin the period again with a fresh noise key: nothing was drawn, and records may have been corrected."""
+        """Forget an interrupted start of the period, so that it begins again with a fresh noise key.
+
+        It is called only if the ledger has no decision of the period (`_is_decided`), so no noise was drawn. Records
+        may have been corrected since the start. The facts of the part have the snapshot of the earlier records, by
+        which corrected ones would be refused.
+        """
+        # a part without a key and a snapshot has not begun: there is nothing to forget
         if self.manifest["secret"] is not None or self.manifest["snapshot"] is not None:
             self.destroy_key()
             self.forget()

@@ -144,8 +144,13 @@ class MeasurementLoop:
         return self._run_rounds(state, pending, counted)
 
     def _check_counts(self, handles: Sequence[Any]) -> None:
-        """Raise DataError before the charge if all rows are dropped, by whatever rule; empty files are released."""
+        """Raise DataError before the charge if no row is counted; files that state no rows are released.
+
+        `handles` are the exact counts of the first pass. They stay on the workers, which return only whether a count is
+        not 0. A job that is refused here costs nothing.
+        """
         run, table = self.run, self.source.table
+        # rows of linked tables and joins are checked elsewhere; a charged run, or one with --empty, may have none
         if not run.checks_rows or is_open_to_no_rows(run.run) or states_no_rows(table):
             return
         if not any(self.engine.map(has_counts, [(one,) for one in handles], "presence")):
@@ -242,9 +247,14 @@ class MeasurementLoop:
             self.journal.decide(0, decision(self.run, self.source, [content], self.run.domain))
 
     def _record_empty(self) -> None:
-        """Record again the decisions that measure nothing, because no released value shows that the ledger has them."""
+        """Record on the ledger again the stored decisions that measure nothing; recording one twice is free.
+
+        A decision is written to disk, then to the ledger, and then measured. So a stored value shows that the ledger
+        has its decision. A decision without requests has no value: if a process ended between the two writes, the
+        ledger lacks it.
+        """
         for stored in self.measurements.decisions():
-            if stored.round and not stored.requests:
+            if stored.round and not stored.requests:  # `_record_decision` records round 0, that of the plan
                 self._decide(stored)
 
     def _check_budget(self, decision: Decision) -> None:

@@ -106,17 +106,20 @@ class LazyMarginals:
         return LazyMarginals(self.first, (*self.changes, changed), self.known)
 
     def marginal(self, names: AttributeSet) -> Floats:
-        """Return the estimated marginal. The array must not be changed.
+        """Return the estimated marginal. The array must not be changed, because later calls start from it.
 
-        `known` has for a set the number of rounds that its stored marginal includes; only later `changes` are added.
+        `known` has for a set its last marginal and the number of rounds of `changes` that it includes; only the changes
+        of later rounds are added. Each change of a residual α ⊆ names is spread over the cells of the marginal.
         """
         rounds, total = self.known.get(names, (0, None))
+        # the cache is shared by the objects of all rounds: an object of an earlier round cannot use a later marginal
         if total is None or rounds > len(self.changes):
             rounds, total = 0, self.first.marginal(names)
         inside = subsets(names)
 
         for changed in self.changes[rounds:]:
             parts = [spread(changed[kept], kept, names, total.shape) for kept in inside if kept in changed]
+            # a new array, because the old one was returned to callers; further parts are added to the new one in place
             total = total + parts[0] if parts else total
             for part in parts[1:]:
                 total += part
