@@ -79,7 +79,7 @@ class ProgressLines:
               file=sys.stderr, flush=True)  # fmt: skip
 
     def _left(self, now: float, done: int, total: int) -> str:
-        """Return the estimated remaining time as text; empty before a task has finished and after the last one."""
+        """Return the estimated remaining time as text; empty if no task has finished since the first report."""
         began, before = self._first
         if done <= before or done >= total:
             return ""

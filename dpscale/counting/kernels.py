@@ -422,7 +422,7 @@ def add_words(
 
 @njit(cache=True, nogil=True)
 def _add_two(codes: Array, parts: Integers, counters: Integers) -> None:
-    """Add the two parts of each row to the two counters of its cell; faster than a loop over the parts."""
+    """Add the two parts of each row to the two counters of its cell, without a loop over parts."""
     for r in range(len(parts)):
         at = 2 * np.int64(codes[r])
         counters[at] += parts[r, 0]

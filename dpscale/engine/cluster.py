@@ -311,7 +311,8 @@ class ClusterEngine(Engine):
     def _futures(self, graph: Graph, keys: list[Any], priority: int, resources: dict[str, int] | None) -> list[Any]:
         """Submit a graph to the admitted workers and return the futures of `keys`.
 
-        `only` restricts tasks to some workers if others have not passed; such restrictions are recorded to detect that
+        `only` restricts tasks to the admitted workers while another one has not answered; such restrictions are
+        recorded to detect that
         all of these workers are lost.
         """
         workers = self._admission.only

@@ -115,7 +115,7 @@ class PublicLedger(LedgerReader):
         """
 
         def on_open(db: Database) -> Result:
-            """Refuse a ledger that was moved or is unsound, then act on it."""
+            """Act on the ledger unless it was moved or, with `sound`, a check fails."""
             transfer.check_open(db, self.path)
             if sound:
                 self._check_sound(db)

@@ -114,8 +114,8 @@ class ServerStore:
     def __init__(self, address: str, create: bool, timeout: float) -> None:
         """Connect to a ledger, or create one if there is none and `create` is true.
 
-        A server that does not write commits to disk and a database without a sound ledger are refused, and the
-        connection is closed.
+        A server that does not write commits to disk and a ledger of an unknown version or with a missing trigger are
+        refused, and the connection is closed.
         """
         self.path, self.timeout = address, timeout
         self.db = connect(address)

@@ -143,6 +143,10 @@ def uses_levels(workload: Workload) -> bool:
 def tree_demands(workload: Workload) -> TreeDemands:
     """Return the demands of a workload.
 
+    The hierarchy with the most levels in use is the first. A group has a term for each residual of its other attributes
+    and each subset of its other hierarchies: in the subset the residual is centred at the level of the group, outside
+    it is the total, spread over the nodes of that level.
+
     Raises
     ------
     PlanError
@@ -161,6 +165,7 @@ def tree_demands(workload: Workload) -> TreeDemands:
         others = [place for place, level in enumerate(group.levels) if place and level]
         for sub in decompose(group.workload):
             for centred in subsets(tuple(others)):
+                # the first hierarchy is measured at its levels with every residual, so it is never spread
                 inside = [not place or place in centred for place in range(len(group.levels))]
                 levels = tuple(level * known for level, known in zip(group.levels, inside, strict=True))
                 spread = tuple(level * (not known) for level, known in zip(group.levels, inside, strict=True))
@@ -172,6 +177,7 @@ def tree_demands(workload: Workload) -> TreeDemands:
         raise PlanError("totals", "given for a workload over several hierarchies", "totals over one hierarchy",
                         "leave out the totals, or the levels of all hierarchies but one")  # fmt: skip
 
+    # a level that follows from public totals needs no measurement
     left = {key: [term for term in own if term.levels[0] > known.get(key[0], -1)] for key, own in terms.items()}
     return TreeDemands(
         hierarchies=tuple(chosen),

@@ -161,7 +161,11 @@ class NoisyTables:
 
 
 def learn(tables: NoisyTables) -> Floats:
-    """Return the mixture weights of g over all tables together, shape (components,), from evenly spaced cells."""
+    """Return the mixture weights of g over all tables together, shape (components,); START without tables.
+
+    They are estimated from at most POOLED_CELLS evenly spaced cells of the sample of the tables. START counts as
+    POOLED_STRENGTH cells.
+    """
     if not len(tables.deviations):
         return START
     likelihood = tables.sample[0]
@@ -194,7 +198,11 @@ def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = 
 
 
 def _means_of(components: Components, table: NoisyTable, law: Floats, known: Floats) -> Floats:
-    """Return posterior means of all cells, flat; by blocks, unless `known` are the likelihoods of all cells."""
+    """Return posterior means of all cells, flat; `law` has the weights of the components.
+
+    `known` are the likelihoods of the sample. If the sample is all cells, they are used again; otherwise likelihoods
+    are computed for BLOCK cells at a time, which bounds the memory.
+    """
     flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
     if len(known) == len(flat):
         return components.means(flat, expected, table.deviation, known, law)

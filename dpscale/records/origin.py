@@ -141,7 +141,10 @@ MOST_TASKS = 1000  # tasks of files whose content is hashed
 
 
 def fingerprint(path: str, footers: bool = False, named: str = "") -> Fingerprint:
-    """Return path, size and content hash of one file."""
+    """Return path, size and content hash of one file; with `footers`, only the footer is hashed if its format has one.
+
+    `named` is the format stated in the job. A footer changes with the data in most cases, and is read much faster.
+    """
     try:
         with opening(path) as file:
             size = file.seek(0, os.SEEK_END)

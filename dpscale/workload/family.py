@@ -424,7 +424,7 @@ class Family(ProductFamily):
         """Yield the queries on the blocks of a wide cut, CHUNK queries at a time, shape (queries, blocks).
 
         The entry of a query on a block is the weight of the cells that both contain. The weights of the cells of a
-        block sum to 1.
+        block sum to 1. An arc past the end is the negative of its complement (`intervals`).
         """
         low, high = self._listed_intervals(cut.size)
         before = np.concatenate([[0.0], np.cumsum(cut.spread(np.ones(len(cut.lengths))))])

@@ -379,7 +379,7 @@ class MomentQueries(ProductFamily):
 
     @property
     def members(self) -> tuple[QueryFamily, ...]:
-        """Families that together give the second moments: squares of each number, and products of each two."""
+        """Families that give the moments: sums and squares of each number, if `squares`, and products of each two."""
         if len(set(self.of)) < 2 or len(set(self.of)) < len(self.of):
             raise JobError("workload.of", safe_repr(list(self.of)), "a list of two numbers or more", "name each once")
         squares = [VarianceQueries(of=name, queries=self.queries) for name in self.of if self.squares]

@@ -733,7 +733,11 @@ AS_GAUSSIAN: dict[str, Callable[[float], float]] = {  # μ² of the events of dr
 
 
 def grown_delta(delta: Fraction, mu: float, pure: float, steps: int) -> Fraction:
-    """Return an additive δ over `steps` neighbours, each at this μ and, if finite, at this pure ε."""
+    """Return an additive δ over `steps` neighbours, each at this μ and, if finite, at this pure ε.
+
+    δ_k = δ + min(Φ(Φ⁻¹(δ_(k−1)) + μ), e^ε δ_(k−1)), at most 1: an event of probability δ_(k−1) at one neighbour has at
+    most this probability at the next.
+    """
     if not 0 <= delta <= 1:
         raise ValueError("an additive δ is a probability")
     grown = delta

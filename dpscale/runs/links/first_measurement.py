@@ -291,7 +291,11 @@ class FirstMeasurement:
         return gaussian_draw(squared, amount, self.divisible.unit_rows(table), f"attributes of table {table}")
 
     def measure(self, exact: LinksByName) -> KnownSizes:
-        """Draw what is not stored, and return the numbers of rows and links and the strengths of the links."""
+        """Draw what is not stored, and return the numbers of rows and links and the strengths of the links.
+
+        Public tables have exact means of features, and roots (private tables without a private parent) noisy ones. The
+        rows of other private tables are measured through the links to their parents (`_linked`).
+        """
         links = [_FirstLink(self.run, self.piece(link), self._sides(link), exact[link.called],
                             self.draws(f"links.{link.called}", link.called)) for link in self.job.link]  # fmt: skip
         rows, means = dict[str, float](), dict[str, NoisySums]()
@@ -328,7 +332,7 @@ class FirstMeasurement:
         Features are integers, in steps of size STEP. A public table has no noise: its error is 0.
 
         `self.run.job` declares all attributes of the table, in the order of the columns of `codes`. `self.job` has only
-        those that the first measurement uses: attributes whose cells a search finds later are left out.
+        those that the first measurement uses: attributes whose cells a search finds are left out.
         """
         domain = self.run.job.declared[name]
         columns = [domain.names.index(attribute) for attribute in self.job.domains[name].names]

@@ -94,6 +94,7 @@ class LinkedValues:
 
         `order` has the numbers of the rows in the order of the table.
         """
+        # rules read tables from this cache, so the given table is in it for the time of the call
         before, self._tables[name] = self._table(name), table
         rules, rows = self._of_child(name, [one for one in self.links if one.child == name], order)
         flags = rules.broken(rows, self._values(rules, rows))

@@ -99,6 +99,7 @@ class PeriodPart(TablePart):
         assert weights is not None
         parts = tuple(part for part in table.partitions if weights.has_records(part))
         self._check_rows(parts, max(map(abs, weights.weights)))
+        # a table has at least one partition; if none has records of these periods, the rows of the first have no weight
         return replace(table, partitions=parts or table.partitions[:1])
 
     def _check_rows(self, parts: Sequence[Partition], weight: int) -> None:
@@ -116,6 +117,7 @@ class PeriodPart(TablePart):
         weights = self.record_weights
         assert weights is not None
         names = columns_of(self.domain, self.measurement_plan.counted_sets)
+        # one hash for each period, so that an earlier period is compared with the records that it was released from
         found = hashes_by_period(table, names, weights, self.job.data.unit_column, engine)
         compare_contents(self.stream, found)
         return combined(found)

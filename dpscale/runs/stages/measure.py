@@ -57,7 +57,11 @@ CountedPasses = list[tuple[Pass, list[Any]]]
 
 
 def perform(run: TablePart, engine: Engine) -> None:
-    """Count, charge, draw noise and store the values."""
+    """Count, charge, draw noise and store the values.
+
+    Whatever can refuse the job without its data (plan, memory) comes first. Values on disk of an earlier process are
+    used again, and only what is missing is drawn.
+    """
     run.check_plan()
     check_memory(run.measurement_plan, run.job, engine)
     source = Source.of(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
@@ -83,7 +87,12 @@ def _row_types(run: TablePart, types: Mapping[str, str]) -> dict[str, str]:
 
 
 def measure(source: Source, measurements: MeasurementStore) -> None:
-    """Make all remaining decisions."""
+    """Make all remaining decisions, and write the trace of the rounds.
+
+    `replay` returns the state after the stored decisions and `pending`, the decision whose values are not all stored.
+    If nothing is pending and no round follows, nothing is counted. The ledger is queried before rows are counted, so
+    that no counts are computed for a refused job, and it is charged before a draw.
+    """
     run, engine = source.part, source.engine
     state, pending = measurements.replay()
     if pending is not None or has_selection(state):
@@ -217,6 +226,7 @@ class MeasurementLoop:
         """Measure the pending decision, or select one first; return the state after it."""
         decision = self._record_decision(pending or self._select_decision(state, shards))
         shards.measure(self.measurements.missing(decision), self.run.secret)
+        # the counts may have been read again from files that changed meanwhile
         self.source.check_unchanged()
         after = state.after(decision, self.measurements.values(decision))
         self.scores.forget(state.changed_sets(after))
