@@ -312,8 +312,7 @@ class ClusterEngine(Engine):
         """Submit a graph to the admitted workers and return the futures of `keys`.
 
         `only` restricts tasks to the admitted workers while another one has not answered; such restrictions are
-        recorded to detect that
-        all of these workers are lost.
+        recorded to detect that all of these workers are lost.
         """
         workers = self._admission.only
         self._restrictions |= {frozenset(workers)} if workers else set()

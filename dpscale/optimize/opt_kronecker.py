@@ -258,8 +258,8 @@ class _SweepDescent:
     def problems(self) -> list[AttributeProblem]:
         """Problems of a sweep, one for each attribute: its surrogate Gram matrix, at the costs of the other attributes.
 
-        A search for Laplace noise starts from the strategy of the sweep before (`warm`), and in sweeps before
-        `restarted` from FIRST_STARTS random ones too. Other problems are solved without starts.
+        A problem has the strategy of the sweep before as a start (`warm`), and for Laplace noise, in sweeps before
+        `restarted`, FIRST_STARTS random starts too.
         """
         grams = [_surrogate(self.union, self.costs, axis) for axis in range(len(self.union.sizes))]
         warm = [None if before is None else before.warm for before in self.strategies]

@@ -268,7 +268,7 @@ class _Mixture:
 
         EM begins with the weights `start`, which count as `strength` cells in each of its COUNT_ROUNDS rounds. The
         sample has the values and references of evenly spaced cells. `evidence` is the log-likelihood of the sample,
-        without the constant of the normal density, which is the same for all mixtures of a table.
+        without the constant of the normal density, which is the same for all mixtures of the same values.
         """
         self._components, self._table = components, table
         self._likelihood, tops = components.likelihoods(*table.sample, table.deviation)

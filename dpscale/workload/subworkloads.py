@@ -184,7 +184,7 @@ class RequestedResiduals:
     def _members(self, codes: NDArray[Any], degree: int) -> Integers:
         """Return the attributes of encoded spaces, shape (spaces, degree).
 
-        Codes are bytes of big-endian 32-bit positions, or integers in the mixed radix of the number of attributes.
+        Codes are bytes of big-endian 32-bit positions, or integers whose base is the number of attributes.
         """
         if codes.dtype.kind == "S":
             return np.frombuffer(codes.tobytes(), ">u4").astype(np.int64).reshape(-1, degree)
