@@ -647,10 +647,12 @@ def combined(
     """
     whole = [(group * records.expand(outcome.names, row.values), group * records.expand(outcome.names, row.known))
              for group, row in zip(groups, rows, strict=True)]  # fmt: skip
+    # moments of all queries at all periods, at once because they share noise
     values, covariance = records.moments([query for pair in whole for query in pair])
     places = [(period, group) for period, group in np.ndindex(weights.shape) if weights[period, group]]
     # queries 2g and 2g + 1 are t and n of group g
     pairs = [slice(2 * group, 2 * group + 2) for _, group in places]
+    # one ratio t/n for each group at a period with a weight
     ratios = [Ratio.of(values[period, own], covariance[period, own, period, own], outcome.ends, sampled=population,
                        square=_square(records, outcome, groups[group], period) if population else None)
               for (period, group), own in zip(places, pairs, strict=True)]  # fmt: skip
@@ -667,6 +669,7 @@ def combined(
                     whole[group][0] - ratios[place].value * whole[group][1] for group, place in ((one, i), (other, j))
                 ]
                 shared += records.estimates([scores[0] * scores[1]], first)[0]
+            # variances of t − θn at the estimated ratios
             size = math.sqrt(ratios[i].variance(ratios[i].value) * ratios[j].variance(ratios[j].value))
             correlations[i, j] = correlations[j, i] = np.clip(shared / size, -1, 1) if size > 0 else 0.0
     return Combination(
@@ -818,10 +821,12 @@ def crosstab(
     check_level(level)
     records, width = over(answered, (), names), half_width(level, answered.estimates.noise)
     shape = tuple(records.domain[name].size for name in names)
+    # `records` has the attributes in the order of the domain
     turned = records.names != names
     if normalize is None:
         counts, errors = answered.cells(records.names)
         total = max(float(counts.sum()), 1.0)
+        # binomial variance of a count of n independent records
         sampling = np.maximum(counts * (1 - counts / total), 0.0) if population else 0.0
         half = width * np.sqrt(errors**2 + sampling)
         found = {"estimate": counts, "low": counts - half, "high": counts + half}
@@ -838,12 +843,14 @@ def crosstab(
     for places in parts[normalize]:
         single = np.eye(cells.size)[places]
         whole = single.sum(axis=0)
+        # whole, cells, and their sums: Var(t + n) gives the covariance of t and n
         queries = np.concatenate([whole[None], single, single + whole]).reshape(-1, *shape)
         values, errors = answered.spanned(names, queries)
         pairs = errors[1:].reshape(2, -1).T
         for place, value, (own, both) in zip(places, values[1:], pairs, strict=False):
             covariance = covariances(np.array([own, errors[0], both]), 2)
             ratio = Ratio.of(np.array([value, values[0]]), covariance, (0.0, 1.0), sampled=population)
+            # the whole is distinguished from no records; otherwise the shares stay nan
             if ratio.seen(width):
                 figures[:, place] = ratio.value, *np.clip(ratio.limits(width), 0, 1)
     return {name: figure.reshape(shape) for name, figure in zip(("estimate", "low", "high"), figures, strict=True)}

@@ -280,6 +280,10 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
 
     `sizes` are the departures in errors. `inside` selects the cell and `every` the records of its group, so that their
     ratio is the cell's share.
+
+    `least` is the number of errors above which a departure is a finding (w), and `level` that of the joint intervals.
+    Ties are compared after rounding to six digits, so that they do not depend on the machine. The other attribute, or
+    none, groups.
     """
     domain = answered.estimates.workload.domain
     width = half_width(level, answered.estimates.noise)
@@ -291,6 +295,7 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
         by = int(len(names) == 2 and domain[names[1]].kind == "date")  # of two attributes, the first or a date groups
         inside, every, group = np.zeros(sizes.shape), np.ones(sizes.shape), None
         inside[cell] = 1
+        # equal shares of the values, or the share among all records
         expected = 1 / domain[names[0]].listed
         if len(names) == 2:
             every = np.moveaxis(np.zeros(sizes.shape), by, 0)
@@ -302,6 +307,7 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
         except TooFewRecords:
             continue
         low, high = np.clip(ends, 0, 1)
+        # the interval must confirm it; otherwise the next cell is tried
         if not low <= expected <= high:
             # number of the attribute that is described; the other one groups
             at = 1 - by if group else 0

@@ -101,6 +101,9 @@ def read_edition(release: Release, run: Run, limit: float, minimum: int) -> Edit
 
     `limit` is the ratio of standard error to count above which a figure is unreliable, and counts below `minimum` are
     hidden. The findings and omitted sets are those of the last period.
+
+    `told` are the sentences of the findings and `left_out` the sets without a published table, with the reason. With a
+    minimum the site has no tables of statements.
     """
     about, told, left_out = run.job.about.model_dump(exclude_none=True), list[str](), list[tuple[str, str]]()
     pages, attributes = dict[str, Sheet](), dict[str, AttributePage]()
@@ -118,6 +121,7 @@ def read_edition(release: Release, run: Run, limit: float, minimum: int) -> Edit
         left_out += [(", ".join(names), why) for names, why in published[period].left_out.items()]
 
     private, privacy, cost = run.manifest["private"], run.manifest["privacy"], run.spent
+    # a pure cost has the δ of its additive events alone; without a δ the site states one
     delta = float_above(cost.delta) if cost.is_pure else privacy["delta"] or STATED_DELTA
     epsilon = cost.epsilon_or_inf(delta) if private else math.inf
     return Edition(
@@ -164,6 +168,7 @@ def _groups(
             period=period,
         )
 
+    # a growing release: a group for each kind of answers, with all its periods
     if release.horizon:
         growing = run.tables["data"]
         for kind in growing.kinds:

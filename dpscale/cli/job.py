@@ -110,6 +110,7 @@ def status(run_dir: str, as_json: bool) -> None:
     parts = {
         name.removeprefix("tables."): run.current_states(facts["stages"], working)
         for name, facts in run.manifest.get("parts", {}).items()
+        # parts that have stages; names with a slash are parts of a part
         if "stages" in facts and "/" not in name
     }
     states = run.states(working)

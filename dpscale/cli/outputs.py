@@ -143,6 +143,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"{found['by_columns_alone']} strategies are too large: only the norms of their columns are checked"
     verdict = "passed" if found["selftest_passed"] else "FAILED"
     yield f"self-test {verdict}, according to the bundle ({found['selftest_checks']} checks)"
+    # the ledger was given, and its chain contains that of the bundle
     if found["later_entries"] is not None:
         later = f"; the ledger has {found['later_entries']} later entries" if found["later_entries"] else ""
         yield f"its ledger entries match the chain with the head {found['head']}{later}"

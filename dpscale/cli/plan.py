@@ -96,7 +96,10 @@ def plan_job(  # noqa: PLR0913
     rows: int | None = None,
     verbose: bool = False,
 ) -> None:
-    """Plan a job and print the expected errors; the arguments are those of `plan`."""
+    """Plan a job and print the expected errors; the arguments are those of `plan`.
+
+    A job of one table has the single summary "data"; one of several tables has a summary for each, below an overview.
+    """
     from dpscale.base.numerics import one_thread
     from dpscale.engine.schedulers import resolve
     from dpscale.job.allocation import planned_jobs
@@ -115,6 +118,7 @@ def plan_job(  # noqa: PLR0913
                 summaries[name]["costs"] = _costs(own, plans[name], engine)
             for name in jobs if certify else ():
                 summaries[name]["certificate"] = _certificate(plans[name])
+            # notes are for machines and for --verbose
             for one in summaries.values():
                 one["rows"] = rows
                 one["notes"] = one["notes"] if verbose or as_json else []
@@ -180,7 +184,11 @@ def plan_summary(
     wanted: Wanted | None,
     rows: int | None = None,
 ) -> dict[str, Any]:
-    """Return all figures of `dpscale plan`, as `--json` prints them."""
+    """Return all figures of `dpscale plan`, as `--json` prints them.
+
+    `wanted` is a family (None: all) and an error, for which the required ε is computed. `rows` is the assumed number of
+    rows. Parts that do not depend on options are cached by `known`.
+    """
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.preview import (
         column_errors,
@@ -210,6 +218,7 @@ def plan_summary(
     if wanted is not None and not families:
         raise JobError("--error", f"given for the adaptive mechanism {measurement_plan.mechanism}",
                        "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
+    # an adaptive mechanism has no errors before its rounds, so its families are empty
     error, forecast = rms_error(families) if families else None, measurement_plan.forecast(budget)
     chosen = (
         families if wanted is None or wanted[0] is None else [one for one in families if _is_of(one, str(wanted[0]))]
@@ -354,7 +363,11 @@ def _link_error(expected: dict[str, Any]) -> list[str]:
 
 
 def plan_text(summary: dict[str, Any]) -> str:
-    """Return the summary as text: figures, errors in records, advice, attack risk."""
+    """Return the summary as text: figures, errors in records, advice, attack risk.
+
+    `summary` is that of `plan_summary`. Entries of LATER have a format each, below the plain figures; those of
+    FOR_MACHINES are only in the JSON. A mechanism without a fixed plan has no families and so no errors.
+    """
     lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in _by_class(summary).items()
              if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
     if summary["families"]:

@@ -159,6 +159,10 @@ class RowLookup:
 
         Two hashes order rows with equal keys: that of the values, and one that includes the keys of onward lookups for
         ties.
+
+        The values that are hashed are those of all attributes with listed values (`listed`), so that the order of equal
+        keys does not depend on the attributes that this join takes (`source`). Attributes that are searched have no
+        fixed codes.
         """
         domain = self.table.domain
         listed = [name for name in domain.names if domain[name].search is None]
@@ -171,6 +175,7 @@ class RowLookup:
 
         for partition in self.table.partitions:
             for batch in partition.batches(list(dict.fromkeys(columns))):
+                # `own` are the hashed keys, `has` the rows that have one; only rows of this part of the keys stay
                 own, has = key_words(batch, self.key, self.policies[2])
                 every, gone = encode_batch(domain, batch, names)
                 stays = has & in_part(own, part, self.parts) & (True if gone is None else ~gone)

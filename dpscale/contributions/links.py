@@ -85,6 +85,7 @@ def coded_rows(
     order : tuple of str
         Columns that order rows; their values follow the words of the keys.
     """
+    # empty arrays first, so that a partition without rows has the right shapes
     words: list[list[NDArray[Any]]] = [[np.empty((0, 2), np.uint64)] for _ in keys]
     words += [[np.empty((0, len(order)))]] if order else []
     rows = [np.empty((0, len(names)), np.int32)]

@@ -123,18 +123,25 @@ def _summarise(
 
     `marks` are those of `_look` for a text of at most HELD words. A text is plain if it can be hashed as it is:
     printable ASCII, or a whole number, which is hashed as that number.
+
+    `offsets` are the starts of the texts in `data`. Lane is the number of a text in its block. `counts` receives the
+    words of a text that still must be hashed, 0 for those that are hashed here; `words` receives both hashes of these.
     """
     for lane in range(len(plain)):
         start, end, counts[lane] = offsets[lane], offsets[lane + 1], 0
         seen, within = marks[0, lane] == 0, marks[1, lane] == 0
+        # `_look` has not seen all letters of a long text
         if end - start >= 8 * HELD:
             seen, within = _looked_at(data, start, end)
+        # a text: its words with the last one, which also has the length (SipHash)
         if seen and not within:
             plain[lane], counts[lane] = True, (end - start) // 8 + 1
+        # a whole number: the second hash mixes a number with some bits inverted
         elif within and _is_whole(data, start, end):
             number = _whole(data, start, end)
             words[lane, 0], words[lane, 1], plain[lane] = _mixed(number), _mixed(number ^ CHANGE), True
 
+        # too long for the block, so that it is hashed alone
         if counts[lane] > HELD:
             words[lane, 0], words[lane, 1] = _hashed(data, start, end, keys)
             counts[lane] = 0

@@ -75,12 +75,16 @@ def family(kind: pa.DataType, unit: str, rule: str = "") -> str:
 
     Only columns of one family can be compared: texts and whole numbers, real numbers, moments with a zone, and local
     ones.
+
+    A `rule` of the job ("text" or "number") puts whole numbers, reals and texts into one family and refuses dates. A
+    column of nulls fits every family (ANY).
     """
     if types.is_dictionary(kind):
         return family(kind.value_type, unit, rule)
     if types.is_null(kind):
         return ANY
 
+    # ANY stands here for a type that is none of these three
     plain = WHOLE if types.is_integer(kind) or types.is_boolean(kind) else TEXTS if is_text(kind) else ANY
     plain = REAL if types.is_floating(kind) or types.is_decimal(kind) else plain
     if rule and plain:

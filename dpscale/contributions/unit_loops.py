@@ -184,6 +184,10 @@ def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]
 
     The table `slots` has at least twice as many entries as rows, a power of two; `firsts` has the first row of each
     unit.
+
+    A row is the two words of a unit's hash. It is an open-addressing hash table: a row starts at the slot of the lower
+    bits of its second word and moves on by one while another unit is there. Units are numbered in the order of their
+    first rows.
     """
     capacity = 16
     while capacity < 2 * len(rows):
@@ -200,6 +204,7 @@ def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]
                 break
             slot = (slot + np.uint64(1)) & last
 
+        # an empty slot: the first row of a new unit
         if slots[slot] < 0:
             slots[slot], firsts[number] = number, row
             number += 1

@@ -312,6 +312,7 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
     """
     unit, names = dealing.unit, dealing.names
     columns = dealing.domain.columns(names)
+    # a column that is both unit and attribute is read as values, without conversion to cells
     ids, domain = ("", None) if unit in columns else (unit, dealing.domain)  # a unit is a value, not a cell
     if (periods := dealing.periods) is not None:
         domain = None if set(columns) & set(periods.columns) else domain
@@ -336,6 +337,7 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         values = value_words(codes)
         if periods is not None:
             apart[later] = 2
+            # the order of a unit's rows within a period, by the hash of their values
             values = _ranked_by_period(values, owners.words[:, 1], numbers)
 
         yield _Batch(owners.words, values, apart)

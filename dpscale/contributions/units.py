@@ -148,6 +148,9 @@ def _removed_rows(pieces: Sequence[BucketedRows], bound: Bound) -> list[Flags]:
     """Return the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back.
 
     A piece has the rows of a batch from one shard, sorted by bucket, and the starts of the buckets.
+
+    `_beyond` returns the flags of the rows beyond the bound of their unit. All rows of a unit must be compared
+    together, and they are in the same bucket of every piece. `gather` advances `ends`, hence the copies.
     """
     ends = np.cumsum([len(words) for words, _ in pieces], dtype=np.int64)
     if len(pieces) and ends[-1] <= few_rows.FEW:  # no unit is in two buckets, and the rows of each keep their order
@@ -157,6 +160,7 @@ def _removed_rows(pieces: Sequence[BucketedRows], bound: Bound) -> list[Flags]:
     rows, ends = np.empty((starts[-1], ROW_WORDS), np.uint64), starts[:-1].copy()
     for words, own in pieces:
         unit_loops.gather(words, own, ends, rows)
+    # bucket by bucket, each small enough for the cache
     gone = np.concatenate([_beyond(rows[start:end], bound) for start, end in pairwise(starts.tolist())])
     flags, ends = [np.empty(len(words), bool) for words, _ in pieces], starts[:-1].copy()
     for (_, own), out in zip(pieces, flags, strict=True):

@@ -264,6 +264,10 @@ def _touch(
 
     `inverse` lists the sets of each attribute; closed sets are removed from the list of x on the way. `missing[s]` is
     the number of attributes of s outside the joint, and `touched` lists the sets that have one inside.
+
+    A set s is closed when a joint has been chosen for it. `near` and `far` are indexed by the attribute that a set
+    lacks: what the joint gains if this attribute is added next, or with another one. `worth[s]` is the cost of counting
+    s alone.
     """
     kept = starts[x]
     value, covered = 0.0, 0
@@ -274,6 +278,7 @@ def _touch(
 
         inverse[kept] = s
         kept += 1
+        # the first attribute of s inside the joint: note s, so that it can be reset
         if missing[s] == set_starts[s + 1] - set_starts[s]:
             touched[count] = s
             count += 1
@@ -282,6 +287,7 @@ def _touch(
         if missing[s] == 0:
             value += worth[s]
             covered += 1
+        # a set with two missing attributes counts for both in `far`
         elif missing[s] <= 2:
             for k in range(set_starts[s], set_starts[s + 1]):
                 if not held[attrs[k]]:
@@ -361,6 +367,9 @@ def grow(
 ) -> tuple[Integers, Integers]:  # fmt: skip
     """Return the joint that covers each set (-1: none) and the attributes of the joints, MOST per joint.
 
+    `rows`, `scatter` and `fold` are the figures of `joint_cost`. A joint has at most `most_cells` cells, and all joints
+    together `spare_cells`. A set is open until a joint covers it or it was refused as a seed.
+
     Parameters
     ----------
     sizes : ndarray of int64
@@ -399,6 +408,7 @@ def grow(
                 joints[joint_count, k], held[members[k]] = members[k], True
             spare_cells -= cells
 
+        # the search has lowered `missing` of these sets, which is reset for the next seed
         for s in touched[:touches]:
             if pays and _inside(attrs, set_starts[s], set_starts[s + 1], held):
                 owner[s], is_open[s] = joint_count, False

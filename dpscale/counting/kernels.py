@@ -160,8 +160,8 @@ def fold(
 ) -> None:  # fmt: skip
     """Add the sum of each set's joint over the axes that the set lacks to `flat`, from places[s] on.
 
-    Joint j has sizes[starts[j]:starts[j+1]]; strides[stride_starts[s]:] are the set's strides for the joint's axes, 0
-    for those summed over.
+    Set s is a part of the joint owners[s] = j. Joint j has sizes[starts[j]:starts[j+1]] and its cells in `counters`
+    from offsets[j] on; strides[stride_starts[s]:] are the set's strides for the joint's axes, 0 for those summed over.
 
     Cells of a joint are visited in order, as an odometer with the digits `digits`; `to` is the place in `flat` of the
     sum to which the cell belongs.
@@ -174,6 +174,7 @@ def fold(
         digits = np.zeros(width, dtype=np.int64)
         inner, step, to = size[-1], stride[-1], places[s]
 
+        # the last axis in an inner loop: summed to one place, or spread with its stride
         for cell in range(offsets[j], offsets[j] + cells[j], inner):
             if step == 0:
                 total = np.int64(0)
@@ -184,6 +185,7 @@ def fold(
                 for i in range(inner):
                     flat[to + i * step] += np.int64(counters[cell + i])
 
+            # next combination of the other axes; a digit that ends returns to 0 and carries
             axis = width - 2
             while axis >= 0:
                 digits[axis] += 1
@@ -278,11 +280,14 @@ def count_planes(
 ) -> None:
     """Add the rows' reduced marginals of every node to `counts`.
 
-    Nodes are attribute sets as a tree in depth-first order: node n adds the attribute node_axis[n] to the set of its
-    parent, the last node of depth node_depth[n] − 1. Inner nodes store their planes for their children.
+    A reduced marginal lacks the first value of every attribute, whose counts follow by subtraction: an attribute of
+    size s has s − 1 planes of bits, one bit per row. Nodes are attribute sets as a tree in depth-first order: node n
+    adds the attribute node_axis[n] to the set of its parent, the last node of depth node_depth[n] − 1. Inner nodes
+    store their planes for their children.
 
     The planes of a node are those of its parent combined by AND with each value of its attribute; `counts` has the ones
-    of each plane. `held` has the planes of the nodes on the path, by depth, and `widths` their numbers.
+    of each plane. `held` has the planes of the nodes on the path, by depth, and `widths` their numbers. `eights` are
+    the one-byte codes of the rows (`fill_planes`), and node n's counts begin at node_offsets[n].
     """
     planes = np.empty((starts[-1], WORDS), dtype=np.uint64)
     deepest = np.max(node_depth) + 1
@@ -290,6 +295,7 @@ def count_planes(
     widths = np.ones(deepest + 1, dtype=np.int64)
     total = eights.shape[1] // 8
 
+    # rows in blocks of WORDS words, so that planes stay in the cache
     for first in range(0, total, WORDS):
         words = min(WORDS, total - first)
         fill_planes(eights, 8 * first, words, sizes, starts, planes)
@@ -305,6 +311,7 @@ def count_planes(
                         for w in range(words):
                             held[0, q, w] = plane[w]
             else:
+                # p is a cell of the parent, q a value of the attribute x, w a word
                 for p in range(widths[depth - 1]):
                     above = held[depth - 1, p]
                     for q in range(values):

@@ -152,6 +152,7 @@ class Program:
         marks the other sets, and `offsets` has the first cell of each set in the result.
         """
         domain, sets, owners = cover.domain, cover.sets, cover.owners
+        # at least one column, so that rows are counted even if only the empty set is requested
         used = {name for names in sets for name in names} or {domain.names[0]}
         names = tuple(name for name in domain.axis_names if name in used)
         offsets = _ends(domain.cells_each(sets))
@@ -165,7 +166,9 @@ class Program:
         for own_sets in of_numbers.values():
             plain[own_sets] = False
         joints = [own for own in cover.joints if not numbers_of(domain, own)]  # they come first
+        # place of each joint in the counters of joints, which are summed to their sets at the end
         starts = _ends([domain.cells(joint) for joint in joints])
+        # places of empty sets, which count the rows
         empty = np.array([offsets[s] for s in np.flatnonzero(owners < 0) if not sets[s]], dtype=np.int64)
         direct = [s for s in np.flatnonzero((owners == DIRECT) & plain) if sets[s]]
         planes = np.flatnonzero(owners == PLANES)

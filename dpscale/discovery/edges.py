@@ -251,6 +251,7 @@ def join_leaves(leaves: Leaves, most: int | None) -> tuple[Words, Floats, Floats
     joined = bins[:1]
     for one in bins[1:]:
         empty = all(own[1] <= EMPTY_ERRORS * own[2] ** 0.5 for own in (joined[-1], one))
+        # both sides of the edge are empty: the edge separates nothing
         if empty:
             joined[-1] = [joined[-1][0], joined[-1][1] + one[1], joined[-1][2] + one[2]]
         else:

@@ -108,6 +108,7 @@ def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
         if twice := [one for one in alike if one in found or one in tables or alike.count(one) > 1]:
             raise DomainError(field, f"{twice[0]!r}, which has a table already", "each attribute once", "remove it")
 
+        # the first attribute has its table without `also`
         own = {key: value for key, value in table.items() if key != ALSO} if alike else table
         others = {key: value for key, value in own.items() if key not in WORDS[:2]} if alike else {}
         found |= {name: own, **dict.fromkeys(alike, others)}

@@ -183,19 +183,23 @@ def check_contradictions(rules: ByText, sizes: Mapping[str, int], listed: Mappin
         names = tuple(dict.fromkeys(name for rule in own for name in rule.names))
         if names and math.prod(sizes[name] for name in names) <= MOST_PAIR_CELLS:
             tables[text] = names, own
+            # one rule alone
             if not _allowed(own, names, sizes).any():
                 raise _contradiction([text])
 
+    # two rules with an attribute in common
     for (one, (names, own)), (other, (others, more)) in (
         combinations(tables.items(), 2) if len(tables) <= MOST_COMPARED else ()
     ):
         both = tuple(dict.fromkeys([*names, *others]))
         if set(names) & set(others) and math.prod(listed[name] for name in both) <= MOST_PAIR_CELLS:
             known = tuple(slice(listed[name]) for name in both)
+            # known values alone: with a null both rules hold, which would hide the contradiction
             allowed = [_allowed(rules, both, sizes)[known] for rules in (own, more)]
             if allowed[0].any() and allowed[1].any() and not (allowed[0] & allowed[1]).any():
                 raise _contradiction([one, other])
 
+    # all rules together, if all their attributes have few enough cells
     names = tuple(dict.fromkeys(name for own, _ in tables.values() for name in own))
     whole = math.prod(sizes[name] for name in names) <= MOST_PAIR_CELLS
     if names and whole and not _allowed([rule for _, own in tables.values() for rule in own], names, sizes).any():

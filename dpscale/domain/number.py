@@ -263,6 +263,7 @@ def _read_number(name: str, table: Any) -> Number:
 
     check_keys(table, KEYS | MORE | {*WORDS[:3]}, field)
     bound = _read_unit_bound(field, table)
+    # `bound` is not empty for a total of a unit
     if bound and "low" not in table and isinstance(table.get("high"), int | float):
         table = {**table, "low": -table["high"]}
     for key in sorted(KEYS - set(table)):
@@ -278,6 +279,7 @@ def _read_number(name: str, table: Any) -> Number:
     policies: dict[str, Any] = {
         key: read_policy(field, key, table[key], POLICIES[key]) for key in POLICIES if key in table
     }
+    # values outside the range are clipped unless the file says otherwise
     policies.setdefault("outside", "clip")
     squares, source = table.get("squares", False), read_source(field, name, table)
     return checked_number(

@@ -102,6 +102,9 @@ class PublicTotal:
 def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicTotal:
     """Return the total of a table [[totals]].
 
+    The fields are checked before the file is read: its path, its attributes, its origin (see the module) and whether it
+    counts rows or units. Names are in the order of the domain.
+
     Parameters
     ----------
     table : mapping
@@ -125,6 +128,7 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
         raise DomainError("totals.attributes", safe_repr(given), "a list of attributes", "fix it")
 
     names = domain.ordered(given)
+    # refuses names that are no attributes
     for name in names:
         domain.attribute(name)
     origin, counted = table.get("origin"), table.get("count", COUNTED[0])
@@ -140,6 +144,7 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
     column = table.get("column", "count")
     counts = _counts(_read(where), names, column, domain, display_path(where))
     found = PublicTotal(names=names, counts=counts, origin=origin, counted=counted, path=str(where), column=column)
+    # the hash is written at the first reading, so that a run does not continue with other totals
     if table.get("sha256", found.digest) != found.digest:
         raise DomainError("totals.path", f"{display_path(where)}, which was changed", "the file as it was first read",
                           "restore it, or start a new run")  # fmt: skip

@@ -430,6 +430,10 @@ class _Reader(ConditionReader):
 
         An operand is a sum of attributes and a constant, or a literal; `dates` counts its dates with their signs. A
         literal on the left is exchanged with the right side.
+
+        Cases: an attribute and a literal; two attributes of labels, which are equal if their labels are; else the
+        difference of two sums of numbers or dates, compared with 0. A sum of dates is a date only if their signs add up
+        to 1.
         """
         if one.literal is not None and other.attribute is not None:
             one, sign, other = other, SWAPPED[sign], one
@@ -448,6 +452,7 @@ class _Reader(ConditionReader):
         difference = one.plus(other, -1)
         if not difference.terms:
             raise self.fault("a comparison of constants", "an attribute on one side", "remove it")
+        # the terms of the side with more terms come first in the text of the rule
         longer_first = difference.terms if len(one.terms) >= len(other.terms) else (
             *(term for term in difference.terms if term[0] not in dict(one.terms)),
             *(term for term in difference.terms if term[0] in dict(one.terms)),

@@ -177,7 +177,9 @@ def _character(pattern: str, at: int, special: frozenset[str]) -> tuple[str, int
 def _class(pattern: str, at: int) -> tuple[str, int]:
     """Return the letters of a class, each once, and the place after it.
 
-    The letters before and after a hyphen are the ends of a range of code points.
+    The class begins at `at`, after its bracket, and ends at "]". The letters before and after a hyphen are the ends of
+    a range of code points; a hyphen at the end is a letter. A negated or nested class is refused. `_character` reads a
+    letter or an escape, which may stand for several letters and then cannot end a range.
     """
     letters, begin, none = "", at, frozenset[str]()
     while pattern[at : at + 1] not in ("", "]"):

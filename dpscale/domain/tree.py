@@ -344,6 +344,7 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
                           'write levels = ["country", "region"]')  # fmt: skip
     if not isinstance(leaf, str) or not leaf:
         raise DomainError(f"{field}.leaf", safe_repr(leaf), "the column of the leaves", "fix it")
+    # a level has a name other than the leaf, the attribute and the levels above it
     if twice := [level for at, level in enumerate(levels) if level in (*levels[:at], leaf, name)]:
         raise DomainError(
             f"{field}.levels", f"the column {twice[0]!r} twice", "distinct columns above the leaf", "drop the repeat"
@@ -360,6 +361,7 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
     axes = _coordinate_columns(field, table.get("coordinates", ()), (*levels, leaf))
     path = _path(field, table["file"], folder)
     tree = _read(field, str(path), (*levels, leaf), key == "path", unspecified, axes, _file_digest(field, path))
+    # both are written with a domain, to detect that the file has changed since
     digest, cells = table.get("sha256", tree.digest), [len(starts) for starts in tree.starts]
     if not isinstance(digest, str) or digest != tree.digest:
         raise DomainError(f"{field}.file", f"{display_path(path)}, which was changed",

@@ -329,6 +329,7 @@ def verdicts(content: Content) -> list[dict[str, str]]:
         Content of `compare.json`.
     """
     dependence, auc, target = content["dependence"], content["propensity"], content["target"]
+    # measures with a scale from the data: the distance of two halves
     pairs = [(f"counts over {degree} {'attribute' if degree == '1' else 'attributes'}", one["mean"], one["halves"])
              for degree, one in content["marginals"].items() if one["sets"]]  # fmt: skip
     pairs += (
@@ -336,6 +337,7 @@ def verdicts(content: Content) -> list[dict[str, str]]:
     )
     for name, one in content.get("numbers", {}).items():
         for measure in ("sums", "means"):
+            # the mean over the sets, NaN if there are none
             both = [float(np.nanmean([own[key] for own in one["sets"]] or [math.nan]))
                     for key in (measure, f"{measure}_halves")]  # fmt: skip
             pairs.append((f"{measure} of {name}", both[0], both[1]))

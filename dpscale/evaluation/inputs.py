@@ -271,6 +271,9 @@ def _link_statistics(
 
     `known` has the hashes of the keys of each table. An end that is not among them is dangling and has the place -1.
     `own` are the columns of the second end, or the own key of rows that could repeat a link, else empty.
+
+    `words` are the hashes of the ends, `ends` their places among the known keys, and `has` the rows whose ends are not
+    null. A row that repeats a link counts once: `counted` is first all valid rows and then the first of each link.
     """
     first, second = job.ends(link)
     own = second if link.via or link.loops is False or link.child in (protects.root, *protects.sides) else ()

@@ -272,11 +272,16 @@ class Job(Settings):
         return to_short(content) if self.is_short else content
 
     def _check(self) -> None:
-        """Check the sections against each other."""
+        """Check the sections against each other; raise JobError for the first contradiction.
+
+        The order is: names of links, tables of links, columns of tables, keys and histories of each link, public
+        references and formats, joins and rules across tables, and the budget.
+        """
         if self.privacy.noise != GAUSSIAN:
             raise JobError("privacy.delta", "epsilon without delta for several tables", "epsilon with delta, or rho",
                            "add delta")  # fmt: skip
 
+        # a name identifies a link in errors, shares and files
         names = [link.called for link in self.foreign_keys]
         twice = [name for i, name in enumerate(names) if name in names[:i]]
         if twice:
@@ -292,6 +297,7 @@ class Job(Settings):
                                    nearest(end, list(self.tables)))  # fmt: skip
 
         for name, section in self.tables.items():
+            # links refer to single rows, which a weighted row is not
             if section.synthesize is not None and section.synthesize.weights:
                 raise JobError(f"tables.{name}.synthesize.weights", "true, but a row represents one record",
                                "rows without weights", "remove it")  # fmt: skip

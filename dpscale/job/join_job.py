@@ -129,6 +129,10 @@ def join_job(job: Job, neighbours: NeighbourRelation, name: str) -> JoinJob:
     """Return the job of a join at its share of the budget, or that of the rows beyond the bounds of all joins.
 
     `cut_share` is the part of the join's budget for the rows beyond the bounds.
+
+    A lookup joins the row of another table by its key. The settings are those of a job of one table that a job file
+    cannot state; `pair` are the columns of a table of pairs, which is then the base, and `owned` the key of the base's
+    rows if their children are counted and the base is below the root.
     """
     if name == CUT:
         return cut_job(job, neighbours)
@@ -152,6 +156,7 @@ def join_job(job: Job, neighbours: NeighbourRelation, name: str) -> JoinJob:
     }
     base = join.pairs.parent if join.pairs else join.base
     files = {"path": job.tables[base].path, **job.tables[base].format_settings}
+    # the pairs are read from their own files, with the domain of the parent's table
     files = files if join.pairs is None else {"path": join.pairs.via}
     data = {**files, "domain": job.tables[base].domain, **unit}
     workload = [*(part.content for part in join.parts), *_cut_parts(join)]
@@ -196,7 +201,13 @@ def _cut_parts(join: Join) -> list[dict[str, Any]]:
 
 
 def _check_relation(job: Job, neighbours: NeighbourRelation, join: Join) -> None:
-    """Raise JobError if rows of the join would belong to several units, or a bound does not fit."""
+    """Raise JobError if rows of the join would belong to several units, or a bound does not fit.
+
+    `neighbours.rows` are the tables whose rows belong to a unit, and `neighbours.above` is the link from a table to the
+    one of its units' rows. `join.counted` are the links whose children are counted (`per`), `join.edges` the steps from
+    a table to the one that it refers to.
+    """
+    # protects = "both": a row of either end is replaced, and every bound is that of the link
     if neighbours.replaces:
         if join.counted:
             raise JobError("workload.per", 'a number of links that protect "both"', 'links that protect "parent"',
@@ -209,6 +220,7 @@ def _check_relation(job: Job, neighbours: NeighbourRelation, join: Join) -> None
         what = "a public table" if job.tables[join.base].public else "whose rows belong to no unit"
         raise JobError("workload.per", f"{join.base!r}, {what}", "a table of units, or below",
                        "remove it: the children of such a row belong to many units")  # fmt: skip
+    # counted children must belong to the same unit as their row of the base, by a single path
     for link in join.counted:
         paths = ascents(job, link, join.base)
         if len(paths) > 1 or any(neighbours.above.get(edge.source) is not edge.link for edge in paths[0]):
@@ -217,11 +229,13 @@ def _check_relation(job: Job, neighbours: NeighbourRelation, join: Join) -> None
     if join.counted and join.base in (link.child for link in join.counted):
         raise JobError("workload.per", f"rows of {join.base} that refer to each other", "children in another table",
                        "remove it: their number depends on other units' rows")  # fmt: skip
+    # two private tables of a join must be connected by the link that gives rows their unit
     for edge in join.edges:
         private = {edge.source, edge.target} <= set(neighbours.rows)
         if private and neighbours.above.get(edge.source) is not edge.link:
             raise JobError("workload.attributes", f"{edge.target}, rows of other units than those of {edge.source}",
                            "rows of one unit", "leave the table out")  # fmt: skip
+    # a number is summed, so it cannot be a cell of the same join
     in_sets = {name for part in join.parts for names in part.attributes or [] for name in names}
     number = next((name for name in join.numbers if name in in_sets), None)
     if number is not None:

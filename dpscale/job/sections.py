@@ -769,6 +769,7 @@ class LinkSection(Settings):
             raise ValueError('nulls = "keep" is for children without a parent; use "reject" or "drop" for pairs')
         if self.loops is not None and self.parent != self.child:
             raise ValueError("loops requires a link within one table")
+        # limits of the numbers of children, and of histories (children in an order)
         if self.kind == "one-to-one" and self.bound > 1:
             raise ValueError("max_degree of a one-to-one link is 1: remove it, or use kind one-to-many")
         if self.order_by is None and self.parents:

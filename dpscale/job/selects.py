@@ -50,6 +50,7 @@ def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     # a statement that reads one table moves to its workload, one that reads several becomes a join
     for name, section in read["tables"].items():
         _check_table(name, section)
+    # parts of joins that are no statements, or name their attributes, stay
     joins = [part for part in parts if not _is_select(part) or "attributes" in part]
     for part in parts:
         if not _is_select(part) or "attributes" in part:

@@ -72,6 +72,9 @@ def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> Non
     """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents.
 
     `before` has the names of the links before this one, whose parents are known when the history is drawn.
+
+    A history is the sequence of a parent's children in an order (`order_by`). Its model needs public cells of the
+    order's attribute, and parents that are units or below, so that a bound limits how many children one unit adds.
     """
     field, names = f"link {link.called}", job.declared[link.child].names
     if link.order and link.order[0] not in names:
@@ -85,6 +88,7 @@ def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> Non
                        " rows belong to units", "set it for the link by which rows belong to their unit")  # fmt: skip
 
     by_name = {section.called: section for section in job.link}
+    # further parents of a child, as attributes of the history: each child needs one, and it must be public
     for name in link.parents or []:
         if name not in before:
             raise JobError(f"{field}: parents", f"{name!r}", "names of earlier links",

@@ -242,10 +242,14 @@ class QueryWeights:
 
         For each factor, `sums` is the weighted variance of its queries and `counts` their weight; the change of its
         logarithm is log(sums/counts/mean), with the weighted mean of all variances.
+
+        `number` is that of the part of the workload and `weights` the products p of the factors. A factor without a key
+        has equal weights and is not changed.
         """
         accuracy = accuracy_of(self.whole.domain, plan.blocks)
         sums, counts, largest, total = np.zeros_like(self.logs), np.zeros_like(self.logs), 0.0, 0.0
         for number, part, names in _sets(self.whole):
+            # variances weighted by the set and by the query, as the workload states them
             given = dict(zip(part.sets, part.weights, strict=True))[names]
             own = 1.0 if part.factorizes else part.query_weights(names)
             variances = given * own * accuracy.part_variances(part, names)
@@ -262,6 +266,7 @@ class QueryWeights:
                     counts[self.keys[key]] += weights.sum(axis=others)
 
         mean = total / self.total
+        # queries above the mean variance gain weight; 1e-300 avoids the logarithm of 0
         changes = np.log(np.maximum(sums, 1e-300) / np.maximum(counts, 1e-300) / mean)
         return QueryErrors(largest, np.where(sums > 0, changes, 0.0), mean)
 

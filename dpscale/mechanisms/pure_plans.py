@@ -243,14 +243,17 @@ def _wide_products(problem: PlanningProblem) -> list[Block]:
             for axis in axes:
                 if axis not in known:
                     known[axis] = _axis_strategy(*axis)
+            # a set without weight is not measured
             if weight > 0:
                 factors = tuple(known[axis] for axis in axes)
                 traces = (_factor_error(known[family, size], family) for family, size in axes)
                 names_of, factors_of = [*names_of, names], [*factors_of, factors]
                 errors.append(weight * math.prod(traces))
 
+    # shares of the budget that minimise the sum of the errors
     shares, _ = allocate(errors, LAPLACE)
     return [
+        # BELOW_ONE keeps the sum of shares from exceeding 1 by rounding
         Block(attributes=names, factors=factors, share=share * BELOW_ONE, whole=True, noise=LAPLACE)
         for names, factors, share in zip(names_of, factors_of, shares, strict=True)
     ]

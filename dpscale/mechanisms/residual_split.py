@@ -117,6 +117,10 @@ def solve_residuals(
 ) -> tuple[ResidualSolutions, tuple[str, ...]]:
     """Return the solution of every subworkload, and remarks on solves that missed their tolerance.
 
+    A subworkload is what the workload asks of a residual space, up to a scale; those with equal signatures are solved
+    once. It is a product of problems of its axes, or one problem on all its cells; `rest` are the sums of products with
+    too many cells, which are solved approximately, with a lower bound from the duals of their factors.
+
     Parameters
     ----------
     problem : PlanningProblem
@@ -133,10 +137,12 @@ def solve_residuals(
     subs = subs.in_fourier_basis(fourier) if fourier else subs
     signatures = [one.signature() for one in subs.classes]
     distinct = _distinct(subs, signatures)
+    # problems by their key: axes of different subworkloads share them
     single: dict[str, AnyProblem] = {}
     problems = {key: problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
     factors = {key: factor for sub in rest.values() for key, factor in sub.factors.items()}
+    # three kinds of tasks in one list, so that workers are never idle; results are in the same order
     tasks = [
         *(partial(part.solved, solve) for part in single.values()),
         *(partial(solve_product, sub, solve, problem.noise) for sub in rest.values()),
@@ -153,6 +159,7 @@ def solve_residuals(
         if key not in solved:
             solved[key] = assemble_solution(parts, optima, rounded, problem.noise)
 
+    # from the distinct ones back to all subworkloads
     solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs.classes, strict=True)]
     sets = AttributeSets(subs.names, subs.members, subs.ends)
     return ResidualSolutions(sets, subs.which, solutions), _remarks(list(optima.values()))

@@ -348,6 +348,8 @@ def _common(union: Implicit, group: Sequence[Product]) -> float | None:
     Commuting Gram matrices have common eigenspaces on each axis (`levels`: eigenvalue of each matrix there, `sizes`:
     their dimensions). The eigenvalues of the sum on products of spaces are `values`, and the bound is (Σ dimension ·
     √value)² over the number of cells.
+
+    `union` is the sum of all products, whose keys name the axes' Gram matrices in `group`.
     """
     if len(group) == 1:
         return _separate_bound(group)
@@ -356,6 +358,7 @@ def _common(union: Implicit, group: Sequence[Product]) -> float | None:
     if math.prod(len(sizes) for _, sizes in spaces) > MOST_SPACES:
         return None
 
+    # one axis of the arrays for each axis of the products, with its eigenspaces
     values, counts = np.zeros([len(sizes) for _, sizes in spaces]), np.ones(())
     for product in group:
         check_planning_time()

@@ -149,6 +149,9 @@ def fit_grid(
     A fitted value is max(value + variance · (shift of its row + shift of its column), 0). Shifts of rows and of columns
     are solved in turn, `across` and `down`. Cells in a row or a column of sum 0 stay at 0. The passes end at `sweeps`,
     or when a column sum is off by at most `close`.
+
+    `free` and `spread` are values and variances of the cells that may differ from 0. The first pass starts each row
+    where no value is truncated (`sweep == 0`), the others from the last shift.
     """
     height, width = values.shape
     free, spread = np.zeros((height, width)), np.zeros((height, width))
@@ -171,6 +174,7 @@ def fit_grid(
 
     for i in range(height):
         for j in range(width):
+            # rows once more, so that their sums are exact and only those of columns are off
             buffer[j] = free[i, j] + spread[i, j] * down[j]
         if rows[i] > 0:
             across[i] = _line_shift(buffer, spread[i], across[i], float(rows[i]), False)
@@ -203,6 +207,7 @@ def _column_steps(values: Floats, spread: Floats, across: Floats, down: Floats, 
                 everything[j] += values[i, j] + spread[i, j] * across[i]
                 slope[j] += spread[i, j]
 
+        # columns are independent of each other given the rows, so all take a step in one pass
         worst = 0.0
         for j in range(width):
             if columns[j] > 0 and slope[j] > 0:
@@ -230,6 +235,9 @@ def round_grid(fitted: Floats, allowed: Flags, rows: Integers, columns: Integers
     `surplus` is the sum of each column less its target, after the rows are rounded; `low` and `high` limit each cell to
     its rounded values, and in the second round to 0 and no upper limit. `whole` receives the result. NEAR allows for
     rounding errors of a fit that is an integer; the limit 2^62 stands for none.
+
+    `allowed` marks the cells that may be positive; `further` is the second round, in which a cell may be any
+    non-negative number.
     """
     height, width = fitted.shape
     low, high = np.zeros((height, width), np.int64), np.zeros((height, width), np.int64)
@@ -248,6 +256,7 @@ def round_grid(fitted: Floats, allowed: Flags, rows: Integers, columns: Integers
                     low[i, j] = min(int(np.floor(fitted[i, j] + NEAR)), whole[i, j])
                     high[i, j] = max(int(np.ceil(fitted[i, j] - NEAR)), whole[i, j])
 
+            # a row cannot reach its sum, so no columns need to be tried
             if remainder != 0:
                 return False
 
@@ -348,7 +357,9 @@ def _offer_again(
 def _path(cost: Floats, surplus: Integers) -> tuple[Integers, int]:
     """Return the cheapest path from a column with a surplus to one that lacks units: predecessors and end, or −1.
 
-    Bellman and Ford's method, because costs of moves towards the fit are negative.
+    `cost[j, k]` is the cost of a move of one unit from column j to column k, infinite without a possible move;
+    `surplus` is the sum of a column minus its target. Bellman and Ford's method, because costs of moves towards the fit
+    are negative.
     """
     width = len(surplus)
     distance, previous = np.full(width, np.inf), np.full(width, -1)
@@ -361,6 +372,7 @@ def _path(cost: Floats, surplus: Integers) -> tuple[Integers, int]:
         for j in range(width):
             if distance[j] < np.inf:
                 for k in range(width):
+                    # a gain below 1e-9 is rounding, which could close a cycle of predecessors
                     if distance[j] + cost[j, k] < distance[k] - 1e-9:
                         distance[k], previous[k] = distance[j] + cost[j, k], j
                         shorter = True

@@ -338,6 +338,9 @@ def fit_weights(
     d_S = Σ_τ t_τ p_τS / λ_τ² with λ_τ = Σ_S p_τS θ_S². At a minimum of the error on Σθ = 1 all θ_S d_S are equal. The
     step is exact if no space is measured by two marginals.
 
+    `level` is λ, `ratio` t/λ² and `slope` d; c is a list, k one of its marginals and t a space. The error is 2 Σ t/λ
+    without the factor 2.
+
     Parameters
     ----------
     precisions : ndarray, shape (marginals, spaces)
@@ -358,6 +361,7 @@ def fit_weights(
         number = 0
         while number < lists.shape[1] and lists[c, number] >= 0:
             number += 1
+        # the last pass only evaluates the error
         for step in range(steps + 1):
             total = 0.0
             for k in range(number):
@@ -383,4 +387,5 @@ def fit_weights(
                 slope, row = 0.0, precisions[lists[c, k]]
                 for t in range(spaces):
                     slope += row[t] * ratio[t]
+                # Σ θ² d is the error, so θ d / error is 1 for every marginal of a minimum; 1e-12 keeps θ positive
                 weights[c, k] *= (weights[c, k] * slope / error + 1e-12) ** (1 / 3)

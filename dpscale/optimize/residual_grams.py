@@ -57,12 +57,14 @@ def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], fl
         seen.update(dict.fromkeys(chain.from_iterable(part.sets)))
         for degree, sets, weights in _by_degree(part):
             flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, degree * len(sets))
+            # `uses` are the positions in `flat` at which attributes have this family
             for family, uses in _families(part, sets, flat):
                 columns[family, str(degree)].append((flat[uses], np.repeat(weights, degree)[uses]))
 
     totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in seen}
     for key, pieces in columns.items():
         places, values = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        # `bincount` adds in the order of the positions, so the sum is the same in every run
         sums = np.bincount(places, values)
         for i in np.unique(places).tolist():
             totals[names[i]][key] = float(sums[i])
@@ -248,6 +250,10 @@ def demands_of(workload: Workload) -> Demands:
 
     A kind is even if its axis has one cell, if its families are unchanged by rotations of the axis, or if it is wide
     and used by a family that has neither intervals nor single cells, so its blocks do not represent the queries.
+
+    A demand has the terms of a residual space with their weights; equal demands are counted once. `sizes` are the cells
+    of each kind, at most SEARCHED_BLOCKS of them; `mirrored` are the kinds whose weights are searched among those that
+    are equal from both ends.
     """
     kinds = kinds_of(workload)
     number_of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
@@ -255,6 +261,7 @@ def demands_of(workload: Workload) -> Demands:
     cells = tuple(size for size, _ in number_of)
     sizes = tuple(min(size, SEARCHED_BLOCKS) for size in cells)
     families = {family.key: family for part in workload.parts for family in part.axis_families}
+    # families that look the same from every cell, for which even weights are optimal
     invariant = {key for key, family in families.items() if family.invariant}
     invariant |= {part.name for part in workload.parts if part.pooled and part.invariant}
     whole = {key for key, family in families.items() if not (family.has_intervals or family.is_identity)}
@@ -283,6 +290,7 @@ def demands_of(workload: Workload) -> Demands:
             cells_of[demand] = math.prod(demands.shape(demand))
     joint = {demand for demand in cells_of if any(isinstance(term, Joint) for term, _ in demand)}
     arrays = {part.key(names) for part in workload.parts if not part.by_shape for names in part.sets}
+    # a search would solve joint demands again and again, which is possible on few cells only
     too_large = _kinds_in(
         demand for demand in joint if cells_of[demand] > (ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS)
     )

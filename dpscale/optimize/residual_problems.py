@@ -317,6 +317,9 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested | WideRoot | FourierProb
     In this order: queries of single cells (known optimum), queries that a rotation leaves unchanged (Fourier basis),
     prefix or range queries with their best weights (a root of known eigenvectors), and else two levels of blocks. A cut
     divides the axis in blocks; a run is successive blocks of equal size, which share one problem within the blocks.
+
+    `asked` are the families of queries with their weights, and `gram.weights` the axis weights, None for even ones.
+    Level 0 is the table of block sums, and each further level the cells within the blocks of one run.
     """
     if gram.cells_alone:
         return CellsAlone(gram.key, gram.size)
@@ -330,6 +333,7 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested | WideRoot | FourierProb
     grams = [gram.mixed([family.block_gram(cut) for family, _ in gram.asked], profile)]
     for run, within in zip(cut.runs, cut.within, strict=True):
         grams.append(gram.mixed([family.inner_gram(cut, run) for family, _ in gram.asked], within))
+    # a level within blocks is measured once in each block of its run
     counts = [1, *(run.count for run in cut.runs)]
     traces = [count * float(np.trace(of_level)) for count, of_level in zip(counts, grams, strict=True)]
     weights, keys = _whole_of(gram, cut), ["blocks", *(f"within {run.size}" for run in cut.runs)]
@@ -337,6 +341,7 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested | WideRoot | FourierProb
     for key, of_level, weight in zip(keys, grams, weights, strict=True):
         levels.append(_level(f"{gram.key} {key}", of_level, weight))
 
+    # shares of the levels by their traces, the sums of squares of their queries
     return Nested(gram, tuple(levels), tuple(trace / sum(traces) for trace in traces))
 
 
@@ -398,8 +403,10 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
     only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
     is_product = bool(only) and not sub.is_joint(only)
     joint = not based and len(sub.attributes) > 1 and sub.cells <= MOST_CELLS
+    # all cells, diagonal in the Fourier basis
     if sub.fourier or (joint and not is_product):
         return (known.setdefault(f"fourier/{sub.signature()}", FourierProblem.of(sub)),)
+    # the optimum of a product is the product of the axes' optima
     if is_product:
         triples = zip(only, sub.sizes, sub.weights, strict=True)
         return tuple(_problem_of(sub.factors[key], (n,), (own,), based, known) for key, n, own in triples)
@@ -407,11 +414,13 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
         return ()
     if only:
         return (_problem_of(sub.factors[only[0]], sub.sizes, sub.weights, based, known),)
+    # all terms are queries of a wide axis, whose Gram matrices are known by formulas
     wide = [factor for factor in sub.factors.values() if isinstance(factor, WideGram)]
     if len(wide) == len(sub.terms):
         known[sub.signature()] = wide_problem(_summed(sub, wide))
         return (known[sub.signature()],)
 
+    # the sum of the terms as explicit queries on all cells
     rows, basis = sub.rows() / math.sqrt(sub.scale), _common_basis(sub) if based else None
     known[sub.signature()] = problem_of(sub.signature(), sub.sizes, rows, basis, sub.weights, based)
     return (known[sub.signature()],)

@@ -75,6 +75,9 @@ def add_leverages(
     D̃ = D − μμᵀ + (u − μ)(u − μ)ᵀ differs from D = diag(μ) by V [[−1, 0], [0, 1]] Vᵀ, V = [μ, u − μ]. With A = D + s²T,
     `first` = A⁻¹μ, `second` = A⁻¹u and `inverse` the diagonal of A⁻¹; a, b, c are VᵀA⁻¹V plus the inverse of that 2 × 2
     matrix (Woodbury), d and e are VᵀA⁻¹u. For the first cell p is −u, hence `total` = uᵀ(…)⁻¹u alone.
+
+    k is a node of a quadrature: s_k = `nodes[k]` and share_k = `shares[k]`. `down` is scratch space (pivots). With M
+    the 2 × 2 matrix, `along` and `across` are M⁻¹VᵀA⁻¹u, and `inside` is det M.
     """
     n = len(weights) - 1
     down, first, second, inverse = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
@@ -90,10 +93,12 @@ def add_leverages(
             d += weights[i + 1] * second[i]
             e += rest * second[i]
 
+        # M = VᵀA⁻¹V + [[−1, 0], [0, 1]], whose inverse is itself
         a, c = a - 1, c + 1
         inside = a * c - b * b
         along, across, total = (c * d - b * e) / inside, (a * e - b * d) / inside, 0.0
 
+        # uᵀ(…)⁻¹u
         for i in range(n):
             second_left = second[i] - (first[i] * along + (second[i] - first[i]) * across)
             total += profile[i + 1] * second_left
@@ -101,8 +106,10 @@ def add_leverages(
         leverage[0] += shares[k] * total
         for i in range(n):
             left, right = first[i], second[i] - first[i]
+            # diagonal of A⁻¹V M⁻¹ VᵀA⁻¹, which the inverse loses
             changed = (left * (c * left - b * right) + right * (a * right - b * left)) / inside
             projected = second[i] - (left * along + right * across)
+            # (e − u)ᵀ(…)⁻¹(e − u) for the unit vector e of cell i
             leverage[i + 1] += shares[k] * (inverse[i] - changed - 2 * projected + total)
 
 

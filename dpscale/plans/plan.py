@@ -631,6 +631,7 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     KEY.NAME in `matrices`; `key` is the prefix. The parts of a nested factor are described in `levels` and named
     KEY.NUMBER.
     """
+    # JSON has lists where factors have tuples
     stored_weights = described.get("weights")
     weights = None
     if stored_weights is not None:
@@ -657,6 +658,7 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
         top, *inner = [_factor(f"{key}.{number}", level, matrices) for number, level in enumerate(levels)]
         factor = NestedFactor(described["kind"], shape, weights=weights, top=top, inner=tuple(inner))
 
+    # the entry has digests of the arrays, so that a changed array gives another entry
     if _describe(factor) != described:
         raise ValueError("a factor differs from its digest")
     return factor

@@ -60,6 +60,7 @@ class Protection:
             raise BudgetError(
                 "span", f"got {safe_repr(self.span)}", ", ".join(WITHIN), "name one of them, or leave it out"
             )
+        # a row is in one period anyway, and a replaced unit could change its periods
         if self.span is not None and (self.unit is None or self.relation == REPLACE):
             raise BudgetError("span", f"got {self.span!r} for {'one row' if self.unit is None else 'replaced units'}",
                               "a span with a unit that is added or removed",

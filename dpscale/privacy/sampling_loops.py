@@ -143,6 +143,7 @@ def draw_wide_steps(
             y = offset << acceptance_bits
             x = high_product(slope + high_product(curve, y), y)
             reject = rejection_probability(x)
+            # possibly rejected; undecided if the interval of 1 − exp(−x) contains the acceptance
             if v < reject + series_error + bucket + OFFSET_ERROR:
                 if v + acceptance_unit + series_error > reject:
                     return done, filled
@@ -150,10 +151,12 @@ def draw_wide_steps(
                 continue
 
         done += 1
+        # otherwise 0 would have twice its probability
         if negative and (bucket | offset) == uint64(0):
             continue
 
         sign = np.int64(negative)
+        # with all bits set for a negative sign, (x xor −1) + 1 is −x
         out[filled] = (np.int64(bucket << log_width | offset) ^ -sign) + sign
         filled += 1
 
@@ -185,6 +188,9 @@ def draw_widest_steps(
     offset, which here only change the value. A value is out[0] 2^64 + out[1] in two's complement. The offset is
     compared as far as its first 32 bits, so the limits have HEAD_ERROR and HEAD_UNIT for the rest. A negative zero is
     rejected.
+
+    A value is bucket · 2^log_width + offset, or its negative; u is the uniform number of the bucket, v the one that
+    decides acceptance, y the offset relative to the width, and x the energy of `draw_wide_steps`.
     """
     last = uint64(len(edges) - 1)
     low_bits = log_width - HEAD_BITS
@@ -200,22 +206,27 @@ def draw_widest_steps(
 
         v = second << HEAD_BITS
         slope = base + step * bucket
+        # as in `draw_wide_steps`: most candidates are accepted by this bound of x alone
         if v < slope + curve + bucket + TWO + series_error:
             y = second >> HEAD_BITS << HEAD_BITS
             x = high_product(slope + high_product(curve, y), y)
             reject = rejection_probability(x)
             if v < reject + series_error + bucket + HEAD_ERROR:
+                # between both limits: undecided, decided by the caller with more digits
                 if v + HEAD_UNIT + series_error > reject:
                     return done, filled
                 done += 1
                 continue
 
         done += 1
+        # upper bits of the magnitude, which the bits of the third word complete
         head = bucket << HEAD_BITS | second >> HEAD_BITS
         high, low = head >> other_bits, head << low_bits | third >> other_bits
         if negative:
+            # otherwise 0 would have twice its probability
             if high | low == uint64(0):
                 continue
+            # two's complement: invert and add 1, with the carry into the upper word
             low = ~low + ONE
             high = ~high + uint64(low == uint64(0))
 

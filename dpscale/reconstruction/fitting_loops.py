@@ -34,6 +34,7 @@ def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, toleranc
             ratio = rows[i] / max(total, LEAST)
             for j in range(width):
                 table[i, j] *= ratio
+                # sums of columns after the rows are scaled, in the same pass
                 sums[j] += table[i, j]
 
         for j in range(width):
@@ -90,7 +91,11 @@ def scale_sides(table: Floats, wanted: Floats) -> float:
 
 @compiled("float64(float64[:, :, ::1], float64[:, ::1])", few=FEW)
 def scale_back(table: Floats, wanted: Floats) -> float:
-    """Scale a table with axes (i, j, k) to a margin (j, k), in place; return the previous L1 distance."""
+    """Scale a table with axes (i, j, k) to a margin (j, k), in place; return the previous L1 distance.
+
+    Every entry is multiplied by wanted / sum over i, where sums below LEAST count as LEAST; `sums` has first the sums
+    and then these factors.
+    """
     moved = 0.0
     height, depth = table.shape[1:]
     sums = np.zeros((height, depth))
@@ -114,7 +119,11 @@ def scale_back(table: Floats, wanted: Floats) -> float:
 
 @compiled("float64(float64[:, :, ::1], int64, float64[::1])", few=FEW)
 def scale_axis(table: Floats, axis: int, wanted: Floats) -> float:
-    """Scale a table with axes (i, j, k) to a margin along one axis, in place; return the previous L1 distance."""
+    """Scale a table with axes (i, j, k) to a margin along one axis, in place; return the previous L1 distance.
+
+    Every entry is multiplied by wanted / sum of its slice, where sums below LEAST count as LEAST; `sums` has first the
+    sums and then these factors.
+    """
     sums, moved = np.zeros(table.shape[axis]), 0.0
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):

@@ -86,6 +86,7 @@ def _by_residual(estimates: LeastSquaresEstimates, queries: Sequence[SetQueries]
         np.maximum.at(largest, rows, np.abs(_flat(values)).max(axis=1, initial=0.0))
         profiles = estimates.accuracy.axis_profiles(names)
         for subset in subsets(names):
+            # the component of the queries in the residual space of `subset`
             on_residual = piece(values, [names.index(name) for name in subset], lead=1, profiles=profiles)
             by_row = pieces.setdefault(subset, {})
             for row, part in zip(rows.tolist(), on_residual, strict=True):
@@ -93,11 +94,13 @@ def _by_residual(estimates: LeastSquaresEstimates, queries: Sequence[SetQueries]
 
     answers, covariance = np.zeros(count), np.zeros((count, count))
     for subset, by_row in pieces.items():
+        # a query without a piece here does not depend on this residual
         used = [row for row, part in by_row.items() if np.abs(part).max() > NOTHING * largest[row]]
         if not used:
             continue
         parts = np.stack([by_row[row] for row in used])
         estimator = estimates.accuracy.residuals.get(subset)
+        # a residual that was not measured, or not in this direction, has no estimate
         if estimator is None or not (estimator.spans_all or all(map(estimator.spans, parts))):
             raise out_of_span(subset)
         answers[used] += _flat(parts) @ estimates.residual(subset).reshape(-1)

@@ -355,15 +355,18 @@ def _separated(
             grouping, size = groups[name], groups[name].size
             groupings = [every_cell(size), over] if axis == 0 else [over, every_cell(size)]
             cells = np.moveaxis(coarsened(estimates.marginal(names), groupings), axis, 0)
+            # y, the row of the group, repeated for each of its cells
             whole = np.add.reduceat(cells, grouping.starts, axis=0)[grouping.labels]
             counts = np.bincount(grouping.labels, ones[name])[grouping.labels]
             shares = ones[name] / np.maximum(counts, LEAST)
             members = np.bincount(grouping.labels)[grouping.labels]
 
             departures = center(cells - shares[:, None] * whole, (1,))
+            # s² (1 − 2w + m w²), then the part of the other attribute's 1-way residual
             variance = _whole_variance(estimates, names, {other: over}) * (1 - 2 * shares + members * shares**2)
             of_other = estimates.group_variance((other,), {other: over})
             variance += of_other * ((1 - shares * members) / size) ** 2
+            # a centred row of c entries has c − 1 degrees of freedom, and D² / variance sums to c
             share = (over.count - 1) / over.count
             excess[name] += share * (departures**2).sum(axis=1) / np.maximum(variance, LEAST)
             freedom[name] += over.count - 1
@@ -372,8 +375,10 @@ def _separated(
     for name in tested:
         size, labels = groups[name].size, groups[name].labels
         alone = excess[name] > stats.chi2.isf(RARELY / size, max(freedom[name], 1))
+        # a cell that is its group already needs no test
         alone &= np.bincount(labels)[labels] > 1
         cells = np.flatnonzero(alone)
+        # a group begins at the cell and another one after it
         starts = {*groups[name].starts, *cells.tolist(), *(cells[cells < size - 1] + 1).tolist()}
         separated[name] = Groups(size, tuple(sorted(starts)))
     return separated

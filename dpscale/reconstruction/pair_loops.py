@@ -84,6 +84,9 @@ def noisy(residuals: Floats, reference: Floats, at: Integers, pairs: Integers, s
     """Return centred residuals plus the margins of the expectation, `reference`, for all pairs, flat.
 
     A centred residual lacks row and column sums, which are those of the expectation.
+
+    With R_a and C_b the row and column sums of `reference` and m its mean, a cell is residual + R_a / width + C_b /
+    height − m, the table with these margins and no further dependence. `mean` is first the total.
     """
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
@@ -115,6 +118,10 @@ def near_every(
 
     The ratio of counts to expectation around a cell, of `neighbours` cells, is weighted by e²/(e² + neighbours · noise)
     with the expectation e, and multiplies the expectation of the cell.
+
+    The rate of e and of the noise are those of the sum over the neighbours, without the cell itself: a trustworthy
+    ratio has more expected records than noise. `reach` is a number of cells, and `deviations[t]` the standard deviation
+    of the noise of a cell of pair t.
     """
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
@@ -125,6 +132,7 @@ def near_every(
         noise = deviations[t] * deviations[t]
 
         for a in range(height):
+            # rows of the window, which is cut at the edges; one cell is the middle itself
             tall = min(a + reach + 1, height) - max(a - reach, 0)
             for b in range(width):
                 neighbours = tall * (min(b + reach + 1, width) - max(b - reach, 0)) - 1
@@ -169,6 +177,9 @@ def link(
 ) -> None:  # fmt: skip
     """Write all pairs in both orientations, their conditionals and their distances from independence.
 
+    `oriented` and `conditionals` have twice as many entries as `tables`: pair (i, j), and then (j, i) transposed.
+    `conditionals` are P(value of the first | value of the second), with which chains are multiplied (`follow`).
+
     Parameters
     ----------
     tables, ones, at, total, pairs, starts
@@ -195,6 +206,7 @@ def link(
                 oriented[forth] = oriented[back] = entry
                 conditionals[forth] = entry / other
                 conditionals[back] = entry / one
+                # `one · other / total` is the entry of independent attributes
                 distance += abs(entry - one * (other / total))
                 cell += 1
 
@@ -238,16 +250,22 @@ def follow(
 
     A chain i — m — j has the table P(i | m) · n(m, j): `conditionals` times `oriented`, tables of known pairs in both
     orientations that begin at `place`. Only the middles whose weaker link is strongest are tried.
+
+    `out` has the current best table of each pair, from starts[t] to starts[t + 1] for the pair t of attributes i and j;
+    `strength[i, m]` is that of the link of i and m, negative for an unknown pair. A chain assumes that i and j are
+    independent given m.
     """
     best, links = np.empty(MOST_MIDDLES, np.int64), np.empty(MOST_MIDDLES)
     for t in range(len(pairs)):
         i, j, first, end = pairs[t, 0], pairs[t, 1], starts[t], starts[t + 1]
         height, width = at[i + 1] - at[i], at[j + 1] - at[j]
+        # what a chain has to improve on: the squared distance of the current table
         other, nearest_squared = others[first:end].reshape(height, width), 0.0
         for cell in range(first, end):
             nearest_squared += (others[cell] - out[cell]) * (others[cell] - out[cell])
         farthest = -1.0
 
+        # `best` receives the middles m, the strongest first
         for k in range(middles(strength[i], strength[j], best, links)):
             m = best[k]
             depth = at[m + 1] - at[m]
@@ -274,10 +292,10 @@ def multiply(
     place: Integers,
     cells: Floats,
 ) -> None:
-    """Write the tables of independent attributes.
+    """Write the tables of independent attributes: the product of three 1-way marginals over total².
 
-    threes[t] are the attributes of triple t, whose table starts at starts[t]; ones[at[i] : at[i + 1]] is the marginal
-    of attribute i, of sum `total`. `place` and `cells` are not used.
+    threes[t] are the attributes i, j and k of triple t, whose table starts at starts[t]; ones[at[i] : at[i + 1]] is the
+    marginal of attribute i, of sum `total`. `place` and `cells` are not used: the arguments are those of `fit_all`.
     """
     for t in range(len(threes)):
         i, j, k, cell = threes[t, 0], threes[t, 1], threes[t, 2], starts[t]
@@ -296,8 +314,10 @@ def fit_all(
 ) -> None:  # fmt: skip
     """Fit triples to the known pairs by proportional fitting, in place; if `singly`, first to the 1-ways.
 
-    `place[i, j]` is the start of a known pair in `cells`, −1 without one. `order` lists the known margins: 0 for (i,
-    j), 1 for (i, k) and 2 for (j, k).
+    `tables` has triple t from starts[t] to starts[t + 1], with the attributes `threes[t]` = (i, j, k). `place[i, j]` is
+    the start of a known pair in `cells`, −1 without one. `order` lists the known margins: 0 for (i, j), 1 for (i, k)
+    and 2 for (j, k), which are `front`, `sides` and `back`; an unknown margin stays empty. `rounds` is the maximum
+    number of passes, which end earlier when the margins change by less than `tolerance` (`fit_triple`).
     """
     single, order, empty = np.full(3, singly), np.empty(3, np.int64), np.empty((0, 0))
     for t in range(len(threes)):
@@ -325,4 +345,5 @@ def fit_all(
         margins = count + (3 if singly else 0)  # a single margin is met in one step
         fit_triple(tables[starts[t] : starts[t + 1]].reshape(height, width, depth), single, ones[at[i] : at[i + 1]],
                    ones[at[j] : at[j + 1]], ones[at[k] : at[k + 1]], order[:count], front, sides, back,
+                   # without margins there is nothing to fit
                    rounds if margins > 1 else min(rounds, margins), tolerance)  # fmt: skip

@@ -59,10 +59,10 @@ def likelihoods(
 def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
     """Return the weights of a mixture by EM from `start`, which counts as `strength` cells.
 
-    Four cells are processed at a time, for speed.
+    A round sets w_p ∝ strength · start_p + Σ_c L_cp w_p / Σ_q L_cq w_q, scaled to sum 1: the expected number of cells c
+    of component p, with a Dirichlet prior. `likelihood` L has the shape (cells, components).
 
-    EM: a component's new weight is strength · start plus the sum over cells of likelihood · weight over the cell's
-    total, scaled to sum 1. `likelihood` has the shape (cells, components).
+    Four cells are processed at a time, for speed; a, b, c and d are their totals, and then the inverses of these.
     """
     cells, parts = likelihood.shape
     weights, scaled = start.copy(), np.empty(parts)
@@ -88,6 +88,7 @@ def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: 
                     + likelihood[cell + 3, part] * d
                 )
 
+        # the last cells, one by one
         for cell in range(in_fours, cells):
             a = 0.0
             for part in range(parts):
@@ -97,6 +98,7 @@ def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: 
 
         total = 0.0
         for part in range(parts):
+            # the factor w_p, the same for all cells, is multiplied after the sum
             weights[part] = strength * start[part] + weights[part] * scaled[part]
             total += weights[part]
 
@@ -290,6 +292,10 @@ def shrink_every(
 
     `taken` is where each table's precomputed likelihoods begin; a table without all of them computes its own. With
     `step` > 1 weights were learnt from a sample of cells, and all cells are then evaluated by blocks.
+
+    `ratios` and `widths` are the components' centres and widths relative to a cell's reference, `law` and `strength`
+    the prior of their weights. `densities` and `tops` are the likelihoods of `likelihoods`. `best` has the evidence of
+    the best estimate so far and `found` its values.
     """
     for t in range(len(deviations)):
         first, end, step = starts[t], starts[t + 1], steps[t]
@@ -301,6 +307,7 @@ def shrink_every(
 
         weights = mixture_weights(likelihood, law, strength, rounds)
         support = evidence(likelihood, top, weights)
+        # an earlier call explains the table at least as well
         if not support > best[t]:
             continue
 
@@ -316,4 +323,5 @@ def shrink_every(
             )
 
         for cell in range(first, end):
+            # at least 0.1 % of the reference, so that no estimate is 0 or negative
             found[cell] = max(found[cell], 1e-3 * reference[cell])

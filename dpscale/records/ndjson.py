@@ -414,6 +414,7 @@ class OpenNdjson(OpenFile):
         `rest` is the incomplete line at the end of the last block, `cut` the end of the last line that starts in the
         range, and `first` whether the next lines are the first of the file, which may follow a byte order mark.
         """
+        # the byte before the range tells whether its first line starts at `start`
         place, rest, last = max(start - 1, 0), b"", False
         skip, first = start > 0, start == 0  # the line of the byte before the range is another range's
         with streamed(self.path) as file:
@@ -424,9 +425,11 @@ class OpenNdjson(OpenFile):
                 if not (block := file.read(size)):
                     break
 
+                # end of the line that contains the last byte of the range, if it is in this block
                 cut = -1 if end is None else block.find(b"\n", max(end - 1 - place, 0))
                 place, last = place + len(block), cut >= 0
                 block = block[: cut + 1] if last else block
+                # skip until the end of the line that started before
                 if skip:
                     _, newline, block = block.partition(b"\n")
                     skip = not newline
@@ -438,6 +441,7 @@ class OpenNdjson(OpenFile):
                     yield (whole + newline).removeprefix(MARK if first else b"")
                     first = False
 
+        # the last line of a file may lack its end
         if rest:
             yield rest.removeprefix(MARK if first else b"") + b"\n"
 

@@ -337,12 +337,15 @@ class _Tables:
         if not len(mine):
             return
 
+        # `raw` has the decompressed dictionaries, of column c from places[c] on
         raw, places = group.decompressed(pages)
+        # integers are converted by a compiled loop, other types by `entries_of`
         others = self._others(raw, places, columns.numbers[mine], columns.whole[mine])
         for c in (place for place in others if self.entries[place]):
             page, kind = raw[places[c] : places[c] + pages[c, headers.LENGTH]], columns.kinds[mine[c]]
             cells = entries_of(domain[group.ours[c]], _dictionary(page, kind, int(self.entries[c])))
             self.cells[self.starts[c] : self.starts[c] + self.entries[c]] = cells
+            # an entry without a cell is a fault only if a row refers to it
             self.careful[c] = cells.min(initial=0) < 0
 
     def _others(self, raw: Bytes, places: Integers, numbers: Integers, whole: NDArray[np.bool_]) -> list[int]:

@@ -520,7 +520,11 @@ def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
 
 
 def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Mapping[str, str]) -> Sketch:
-    """Return the draft of columns; `unread` has the reasons why other columns cannot be read."""
+    """Return the draft of columns; `unread` has the reasons why other columns cannot be read.
+
+    A draft of an attribute is a table of the domain file, or the reason why a column is omitted. `_unify_missing`
+    replaces the texts that mean a missing value by nulls, in all columns.
+    """
     missing = _unify_missing(seen)
     drafts = {name: draft_attribute(name, one) for name, one in seen.items()}
     attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
@@ -536,6 +540,7 @@ def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Map
             notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
 
     omitted = {name: why for name, why in drafts.items() if isinstance(why, str)} | dict(unread)
+    # a column of bins is drafted as a number too, so that sums and means can be queried
     numbers = {f"{name}{VALUE}": draft_number(name, seen[name], draft) for name, draft in attributes.items()
                if draft["kind"] == "bins" and max(map(abs, draft["edges"])) < MOST_AMOUNT
                and f"{name}{VALUE}" not in attributes}  # fmt: skip

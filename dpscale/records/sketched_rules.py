@@ -93,6 +93,9 @@ class RuleSummary:
         A rule needs at least FEWEST rows. An order that ranges imply, or that two other orders imply (`between @
         between`), is left out.
 
+        `above[a, b]` is whether a value of a exceeds one of b in a row, `rows[a, b]` the number of rows with both,
+        `low` and `high` the ranges. An order of columns that are equal is listed as equality only.
+
         Parameters
         ----------
         drafts : mapping of str to dict
@@ -108,10 +111,12 @@ class RuleSummary:
         for a in compared:
             for b in compared:
                 same_kind = self.is_date[a] == self.is_date[b] and a != b
+                # ranges that do not overlap imply the order
                 met = self.rows[a, b] >= FEWEST and self.high[a] > self.low[b]
                 below[a, b] = same_kind and met and not self.above[a, b]
         equal = below & below.T
         between = (below & ~equal).astype(np.int64)
+        # a < c is left out if a < b and b < c for some b
         kept = between.astype(np.bool_) & ~(between @ between).astype(np.bool_)
         found += [f"{self._name(a)} = {self._name(b)}" for a, b in _pairs(np.triu(equal))]
         found += [f"{self._name(a)} <= {self._name(b)}" for a, b in _pairs(kept)]

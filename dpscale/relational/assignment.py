@@ -145,6 +145,9 @@ def _swap_duplicate(pairs: Integers, i: int, tried: list[int], side: int, rows: 
 
     After the swap with (c, d), the pairs (a, d) and (c, b) exist. `more` is the change of the number of duplicates: one
     for each of these that is there already, less one for (a, b), and less one if (c, d) is a duplicate too.
+
+    Several links of the same rows are duplicates, which a release must not have. A swap of ends with the same profile
+    changes neither degrees nor numbers of links by profile.
     """
     (a, b), best = pairs[i].tolist(), -1
     if there[a * rows + b] < 2:
@@ -152,6 +155,7 @@ def _swap_duplicate(pairs: Integers, i: int, tried: list[int], side: int, rows: 
 
     for j in tried:
         c, d = pairs[j].tolist()
+        # equal ends: a swap changes nothing
         if a == c or b == d:
             continue
         more = (there[a * rows + d] > 0) + (there[c * rows + b] > 0) - 1 - (there[c * rows + d] > 1)

@@ -84,11 +84,13 @@ def merge(values: Floats, counts: Integers, begun: int, sums: Floats, chosen: In
 def move_if_nearer(off: Floats, first: Integers, second: Integers, a: int, b: int, c: int, d: int) -> bool:
     """Return whether moving a link from cell (a, b) to (c, d) lowers the sum of squares of `off`; then update it.
 
-    (o − 1)² + (p + 1)² − o² − p² = 2 − 2 o + 2 p for the entries o and p that lose and gain a link.
+    `off` are the marginals minus their targets; first[a, k] + second[b, k] is the entry of marginal k that cell (a, b)
+    belongs to. (o − 1)² + (p + 1)² − o² − p² = 2 − 2 o + 2 p for the entries o and p that lose and gain a link.
     """
     change = 0.0
     for k in range(first.shape[1]):
         i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
+        # a marginal in which both cells have one entry does not change
         if i != j:
             change += 2.0 - 2.0 * off[i] + 2.0 * off[j]
 
@@ -136,7 +138,9 @@ def improve_columns(links: Floats, floors: Floats, rooms: Floats, first: Integer
                     sources: Integers, ends: Integers) -> int:  # fmt: skip
     """Move links as `improve` does, within columns: cells may be one link off, and `rooms` bound the rows.
 
-    `totals` are the sums of the rows; a move must leave that of the row c of its end within rooms[c].
+    `links` is a table of rows × columns, flat; a move is from cell s in row a to cell e in row c, whose columns are b
+    and d. `totals` are the sums of the rows; a move must leave that of the row c of its end within rooms[c]. A cell
+    loses a link only if it has more than its floor, and gains one only if it does not. Returns the number of moves.
     """
     width, moved = len(second), 0
     totals = np.zeros(len(rooms))
@@ -214,10 +218,10 @@ def swap(
     """Exchange the children `ones[t]` and `twos[t]` if the total of squares decreases; return the number of exchanges.
 
     `order[begins[p] : begins[p + 1]]` are the children of p. `off` and `sibling_off` are marginals and sibling sums
-    minus their targets, changed in place like `parents` and `order`.
+    minus their targets, changed in place like `parents` and `order`. x and y are the children, a and b their parents.
 
     Both children are removed and added at the other's place, and the changes of all sums are undone if they do not
-    lower the cost.
+    lower the cost. `placement_cost` leaves out the pair of x and y themselves, which are never siblings.
     """
     made = 0
     for t in range(len(ones)):
@@ -226,6 +230,7 @@ def swap(
         if a == b:
             continue
 
+        # remove x from a and y from b, then add y to a and x to b
         cost = placement_cost(a, x, y, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
                               pairs, starts, sibling_off)  # fmt: skip
         cost += placement_cost(b, y, x, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
@@ -237,6 +242,7 @@ def swap(
             b, x, y, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes, pairs, starts, sibling_off
         )
 
+        # a smaller gain could be rounding, which would exchange them forever
         if cost < -1e-9:
             made += 1
             for place in range(begins[a], begins[a + 1]):
@@ -248,6 +254,7 @@ def swap(
             parents[x], parents[y] = b, a
             continue
 
+        # the opposite steps, which restore all sums
         placement_cost(a, y, x, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
                        pairs, starts, sibling_off)  # fmt: skip
         placement_cost(b, x, y, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,

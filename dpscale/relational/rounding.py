@@ -273,14 +273,19 @@ def _merged(parts: Iterable[tuple[Floats, Integers]], state: NDArray[np.uint64])
 
     `parts` are entries (value, number of equal ones). Groups have a sum of at most 1; the last open group continues
     with the next part.
+
+    A group is represented by one of its entries, chosen with probability value / sum (`loops.merge`). `begun` is the
+    number of entries before a part, and `state` that of the random generator.
     """
     sums, entry_of, begun = [np.zeros(1)], [np.full(1, -1, np.int64)], 0
     for values, counts in parts:
         if len(values) and not (values.min() >= 0 and values.max() <= 1):
             raise ValueError("entries outside [0, 1]")
 
+        # two successive groups have a sum above 1, so there are at most so many
         most = int(2 * (values @ counts + 1)) + 2
         own, entry = np.zeros(most), np.full(most, -1, np.int64)
+        # the open group of the part before, which is removed there and continues here
         own[0], entry[0] = sums[-1][-1], entry_of[-1][-1]
         last = loops.merge(values, counts, begun, own, entry, state)
         sums[-1], entry_of[-1] = sums[-1][:-1], entry_of[-1][:-1]

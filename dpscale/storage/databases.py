@@ -106,6 +106,7 @@ def _parsed(text: str) -> DatabaseAddress:
     pairs = parse_qsl(stated.replace("+", "%2B"), keep_blank_values=True)
     keys = {name: value for name, value in pairs if name in KEYS}
     options = [(name, value) for name, value in pairs if name not in KEYS]
+    # a password stands before the @ of the host, or among the parameters
     if scheme in SERVERS and (":" in place.partition("/")[0].rpartition("@")[0] or "password" in dict(pairs)):
         raise DataError(FIELD, f"a {scheme} address that contains a password", "an address without one",
                         'set PGPASSWORD or a service file, or name an environment variable: "env:NAME"')  # fmt: skip

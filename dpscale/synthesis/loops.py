@@ -20,6 +20,10 @@ def sweep_cells(
 ) -> None:  # fmt: skip
     """Draw the cell of attribute i within the group of each row, given the groups or cells of the others.
 
+    A row's group `rows[r, i]` is fixed; only its `cells[r]` inside it changes. The logits of the cells are `inside`,
+    plus `alone`, plus the weights of the pairs with the partners; `low` is the first cell of the group, `width` their
+    number.
+
     Parameters
     ----------
     rows, refined : ndarray of int32, shape (n, d)
@@ -42,6 +46,7 @@ def sweep_cells(
     for r in range(U0, np.uint64(len(rows))):
         low = np.uint64(bounds[rows[r, i]])
         width, old = np.uint64(bounds[rows[r, i] + 1]) - low, np.uint64(cells[r]) - low
+        # nothing to choose
         if width == U1:
             continue
 
@@ -60,6 +65,7 @@ def sweep_cells(
         if new == old:
             continue
 
+        # the old cell loses a row and its weights rise; the new cell gains one and its weights fall
         cells[r] = low + new
         alone[low + old] += alone_slopes[low + old]
         alone[low + new] -= alone_slopes[low + new]
@@ -121,11 +127,13 @@ def count_sets(rows: Integers32, weights: Floats, members: Integers, counts: Flo
 def count_roots(rows: Integers32, sets: Integers, sizes: Integers) -> Integers:
     """Return Σ √C over the cells of each triple, shape (t,), in steps of 1/64 so that the order is irrelevant.
 
-    C is the number of rows in a cell; `sets` are the columns of the triples, and `sizes` the numbers of values.
+    C is the number of rows in a cell; `sets` are the columns of the triples, and `sizes` the numbers of values. The
+    roots are summed as integers: a sum of floats would depend on the order of the cells.
     """
     found, most = np.zeros(len(sets), np.int64), 1
     for t in range(len(sets)):
         most = max(most, sizes[sets[t, 0]] * sizes[sets[t, 1]] * sizes[sets[t, 2]])
+    # one buffer for the largest triple
     counts = np.empty(most, np.float64)
     for t in range(len(sets)):
         i, j, k = sets[t, 0], sets[t, 1], sets[t, 2]
@@ -152,8 +160,11 @@ def weigh_triples(
 ) -> None:
     """Write W = −β (C + ½ − T) / (T + floor), followed by the slopes, in the three orientations of each triple.
 
-    C are `counts` and T the `wanted` ones, of the cells of all triples. In an orientation the cells of one attribute
-    are adjacent: for each pair of cells of the other two, a line of W and then a line of slopes β / (T + floor).
+    C are `counts` and T the `wanted` ones, of the cells of all triples, triple t from `ends[t]` on. W is minus the
+    growth of the penalty β (C − T)² / 2 (T + floor) when a row is added, and the slope β / (T + floor) is what each row
+    changes in it. In an orientation the cells of one attribute are adjacent: for each pair of cells of the other two, a
+    line of W and then a line of slopes. Three orientations of two values per cell take six entries of `weights` for
+    each cell.
     """
     for t in range(len(sets)):
         ni, nj, nk = sizes[sets[t, 0]], sizes[sets[t, 1]], sizes[sets[t, 2]]
@@ -163,6 +174,7 @@ def weigh_triples(
         for a in range(ni):
             for b in range(nj):
                 for c in range(nk):
+                    # a, b and c are the values of the attributes i, j and k
                     at = ends[t] + (a * nj + b) * nk + c
                     slope = beta / (wanted[at] + floor)
                     weight = slope * (wanted[at] - counts[at] - 0.5)

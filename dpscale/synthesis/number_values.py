@@ -346,8 +346,13 @@ def _restrict(number: Number, rows: RowGroups, attributes: Sequence[Attribute]) 
 
 
 def _cell_steps(number: Number, attribute: Attribute) -> tuple[Integers, Integers]:
-    """Return the first and the last step of the values in each cell of an attribute of the same column."""
+    """Return the first and the last step of the values in each cell of an attribute of the same column.
+
+    A value is number.low + step · unit. An empty interval (1, 0) marks a cell whose rows have no value; attributes that
+    do not show a range leave all steps.
+    """
     low, high = np.zeros(attribute.size, np.int64), np.full(attribute.size, number.steps)
+    # nulls are skipped by the number, or count as a value
     if attribute.null_cell >= 0 and number.null_code > number.steps:
         low[attribute.null_cell], high[attribute.null_cell] = 1, 0
     elif attribute.null_cell >= 0 and number.null_code >= 0:
@@ -356,12 +361,14 @@ def _cell_steps(number: Number, attribute: Attribute) -> tuple[Integers, Integer
     if attribute.kind not in NUMERIC or attribute.values or attribute.groups:
         return low, high
 
+    # ends of the cells in steps; the last step of a cell is the one before the first of the next
     ends = np.array([_ends(attribute, cell) for cell in range(attribute.listed)]) / float(number.unit) - number.low
     first, following = np.ceil(ends[:, 0]), np.ceil(ends[:, 1])
     middle = np.rint(ends.mean(axis=1))
     empty = following <= first  # a cell between two steps
     first, last = np.where(empty, middle, first), np.where(empty, middle, following - 1)
     low[: attribute.listed], high[: attribute.listed] = (np.clip(step, 0, number.steps) for step in (first, last))
+    # values beyond the range are in the first and the last cell
     if attribute.outside == "clip":
         low[0], high[attribute.listed - 1] = 0, number.steps
 

@@ -159,6 +159,9 @@ def compare(
 ) -> list[SetComparison]:
     """Return the comparison of rows with the estimates of every set that the release determines.
 
+    `departure` is the distance from the model's table, from which the limit is derived; `distance` that from the
+    released one. Sets with a known noise have the test of their residual in addition.
+
     Parameters
     ----------
     layout : SetLayout
@@ -184,11 +187,13 @@ def compare(
         except PlanError:
             continue
         total, shares = float(target.sum()), _shares(target)
+        # no shares exist
         if total <= 0 or of_rows.sum() <= 0:
             continue
 
         distance = _half_distance(of_rows, shares)
         known = noise(subset)
+        # a model may estimate a set otherwise than the release; noise is known for released tables only
         reference = shares if known is not None or model is None else _shares(np.asarray(model(subset)))
         departure = distance if reference is shares else _half_distance(of_rows, reference)
         slack = SLACK if known is not None or len(subset) < 3 else WIDE_SLACK

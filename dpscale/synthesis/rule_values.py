@@ -333,6 +333,9 @@ class RuleValues:
 
         For Σ_j c_j v_j + d ≤ 0 the end of v_i is −(d + Σ_{j≠i} min c_j v_j) / c_i: the upper one for c_i > 0, else the
         lower one. An equation is two such comparisons.
+
+        `rows` are the rows in which the comparison must hold; `low` and `high` are the ends of each value by column.
+        Ends move inwards only, and for columns of a grid to its next value (`_on_lattice`).
         """
         changed = False
         strict = linear.sign == "<"
@@ -340,6 +343,7 @@ class RuleValues:
             signed = Linear(tuple((name, sign * factor) for name, factor in linear.terms), sign * linear.constant, "<=")
             for name, factor in signed.terms:
                 others = Linear(tuple(term for term in signed.terms if term[0] != name), signed.constant, "<=")
+                # the least that the other terms can contribute
                 least_sum, _ = others.sums(low, high)
                 bound = np.broadcast_to(-least_sum / factor, len(rows))
                 if factor > 0:
@@ -348,6 +352,7 @@ class RuleValues:
                 else:
                     bound, ends = self._on_lattice(name, bound, math.ceil, strict), low
                     nearer = rows & (bound > ends[name])
+                # ends that are equal already cannot move, which ends the caller's rounds
                 if nearer.any() and (low[name] < high[name])[nearer].any():
                     ends[name] = np.where(nearer, bound, ends[name])
                     changed = True

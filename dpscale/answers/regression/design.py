@@ -244,11 +244,13 @@ class Frames:
             tree = ast.parse(QUOTED.sub(placed, expression).strip(), mode="eval")
         except SyntaxError:
             raise unsupported(expression) from None
+        # names of functions are no attributes
         functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         found = list[str]()
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS):
                 raise unsupported(ast.unparse(node))
+            # other Python syntax is refused, because the expression is evaluated later
             if isinstance(node, ast.Attribute | ast.Subscript | ast.Lambda | ast.comprehension):
                 raise unsupported(expression)
             if isinstance(node, ast.Name) and id(node) not in functions:

@@ -120,6 +120,7 @@ def _linear(estimates: Estimates, design: Design, population: bool) -> Regressio
     """
     columns, scales = (*design.columns, design.outcome), _scales(design)
     count = len(design.columns)
+    # products of two columns first, then those of a column and the outcome
     pairs = [*combinations_with_replacement(range(count), 2), *((row, count) for row in range(count))]
     queries = [_query(design, number, (columns[i], columns[j]), scales[i] * scales[j])
                for number, (i, j) in enumerate(pairs)]  # fmt: skip
@@ -129,6 +130,7 @@ def _linear(estimates: Estimates, design: Design, population: bool) -> Regressio
         places[i, j] = places[j, i] = number
 
     gram, right = moments[places], moments[-count:]
+    # least squares, because noise may make the Gram matrix singular
     beta = np.asarray(np.linalg.lstsq(gram, right, rcond=None)[0], np.float64)
     records, residual, rsquared = _residuals(estimates, design, gram, right, beta, float(scales[-1]))
     extra, sampling = np.zeros((count, count)), ""
@@ -136,10 +138,12 @@ def _linear(estimates: Estimates, design: Design, population: bool) -> Regressio
         sampling = "cells"
         flat = _flat_columns(design, columns, scales)
         products = np.stack([flat[i] * flat[j] for i, j in pairs])
+        # Σ over the cells of count · products · productsᵀ
         covariance = covariance + (products * table.reshape(-1)) @ products.T
     elif population:
         sampling = "equal"
         values, vectors = np.linalg.eigh(gram)
+        # σ² XᵀX, without negative eigenvalues, which only noise causes
         extra = residual / max(records - count, 1.0) * (vectors * np.maximum(values, 0)) @ vectors.T
     score = LinearScore(moments=moments, covariance=covariance, extra=extra, places=places)
     return RegressionFit(

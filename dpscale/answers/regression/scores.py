@@ -183,6 +183,10 @@ def minimise(score: Score, beta: Floats, free: Sequence[int]) -> Tested:
     """Return the least T over the free coefficients near given ones, by damped Gauss–Newton steps.
 
     The damping of the Gauss–Newton step grows tenfold until the step reduces T, and then decreases.
+
+    `score.test(beta)` has T (`value`), the score and its slope at β, both divided by the noise's root. A step solves
+    (slopeᵀ slope + damping) step = −slopeᵀ score. It ends after STEPS steps, without a step that reduces T, or with a
+    small decrease.
     """
     best, damping, places = score.test(beta), 0.0, list(free)
     if not places:
@@ -191,6 +195,7 @@ def minimise(score: Score, beta: Floats, free: Sequence[int]) -> Tested:
     for _ in range(STEPS):
         slope, value = best.slope[:, places], best.value
         gram, down = slope.T @ slope, slope.T @ best.score
+        # the scale of the damping
         size = np.diag(gram).mean() or 1.0
         for _ in range(12):
             step = np.linalg.lstsq(gram + damping * size * np.eye(len(places)), -down, rcond=1e-14)[0]
@@ -201,6 +206,7 @@ def minimise(score: Score, beta: Floats, free: Sequence[int]) -> Tested:
                 best, damping = tried, damping / 10 if damping > 1e-8 else 0.0
                 break
             damping = max(damping * 10, 1e-6)
+        # twelve dampings did not reduce T
         else:
             return best
         if value - best.value <= TOLERANCE * (1 + best.value):

@@ -195,6 +195,9 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
     """Return paths, axes and unit of a chart; cells beyond the bins are not on its axis.
 
     `shown` has labels and places on the axis in percent; `bars` are SVG paths. Hollow bars may be zero.
+
+    A histogram has `edges`, whose cells are the first of `values`; cells of nulls and outside values follow and are not
+    drawn. Without edges every cell has the width 1. `half` is half the width of the intervals, drawn as whiskers.
     """
     if edges is None:
         edges = np.arange(len(values) + 1, dtype=np.float64)
@@ -211,6 +214,7 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
     x = BOX_WIDTH * (edges - edges[0]) / (edges[-1] - edges[0])
     zero = may_be_zero(values[:cells], half[:cells])
     level, low, high = (_height(one, top) for one in (heights, heights - spread, heights + spread))
+    # a and b are the left and right end of a bar, y its top; p and q below the ends of a whisker
     bars = [f"M{a:.0f} {BOX_HEIGHT}V{y:.1f}H{b:.0f}V{BOX_HEIGHT}" for a, b, y in zip(x[:-1], x[1:], level, strict=True)]
 
     return {
@@ -437,7 +441,12 @@ def _y(axis: PlotAxis, values: Floats, bottom: int) -> Floats:
 
 
 def _path(one: Series, x: PlotAxis, y: PlotAxis, bottom: int, colour: int) -> str:
-    """Return the marks of a series as one path; a point is a line of length 0 with round ends."""
+    """Return the marks of a series as one path; a point is a line of length 0 with round ends.
+
+    In a path M moves to a place, h and V draw a horizontal and a vertical line. A line joins the known values, a dash
+    is 6 pixels wide, and the `ends` of an interval are joined by a vertical line. `bottom` is the margin below the
+    axis.
+    """
     known = np.isfinite(one.y)
     at = zip(_x(x, one.x[known]).tolist(), _y(y, one.y[known], bottom).tolist(), strict=True)
     if one.mark == "line":

@@ -178,10 +178,12 @@ def _level_rows(
             continue
 
         queries = sum(row["queries"] for row in sets)
+        # Σ over queries of error², from the root mean square of each set
         squares = math.fsum(row["queries"] * (row["rms_error"] or 0.0) ** 2 for row in sets)
         known = queries > 0 and all(row["rms_error"] is not None for row in sets)
         one = answered.get(name)
         mean = None if one is None else float(one.values.sum()) / nodes
+        # RMS error of a node, relative to the mean of a node
         relative = math.nan if one is None or not mean or mean < 0 else float(np.sqrt((one.errors**2).mean())) / mean
         rows.append({"name": name, "nodes": nodes, "tables": len(sets), "per_node": mean,
                      "relative": relative if math.isfinite(relative) else None,

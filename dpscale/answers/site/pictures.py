@@ -61,6 +61,7 @@ def series_plot(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | No
     not cover each other.
     """
     periods = labels[0].shown
+    # counts, or the values of sums and means
     value = figures["count"] if figures["value"] is None else figures["value"]
     assert value is not None
     if len(periods) < 2 or len(value) % len(periods) or not np.isfinite(value).any():
@@ -70,11 +71,13 @@ def series_plot(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | No
     cells = np.argsort(-np.nan_to_num(values[-1], nan=-np.inf), kind="stable")[:COLOURS]
     names = [", ".join(one.shown[one.codes[cell]] for one in labels[1:]) or "all records" for cell in cells]
     places = np.arange(len(periods), dtype=np.float64)
+    # shifts around 0
     apart = APART * (np.arange(len(cells)) - (len(cells) - 1) / 2)
     series = [
         Series(name=name, x=places + shift, y=values[:, cell], mark="line", ends=(low[:, cell], high[:, cell]))
         for name, cell, shift in zip(names, cells, apart, strict=True)
     ]
+    # the axis includes 0
     ends = np.concatenate([np.zeros(1), low[:, cells].reshape(-1), high[:, cells].reshape(-1)])
     bottom, top = np.nanmin(ends), np.nanmax(ends)
     x = PeriodAxis(labels[0].title, -0.3, len(periods) - 0.7, labels=tuple(periods))

@@ -232,7 +232,11 @@ def _rows(
     order: Integers,
     unit: str,
 ) -> tuple[list[dict[str, Any]], Sequence[Tick]]:
-    """Return the values of rows for their template, and the axis of their bars."""
+    """Return the values of rows for their template, and the axis of their bars.
+
+    `order` are the rows of the page in their order; `flags` and `labels` are those of all rows of the sheet. A count is
+    shown as a whole number, a value with its digits and, if there is one, the count beside it.
+    """
     is_count, none = figures["value"] is None, np.full(len(flags), np.nan)
     value, low, high, error = (none if own is None else own for own in (
         figures["count" if is_count else "value"], figures["low"], figures["high"], figures["std_error"]))  # fmt: skip

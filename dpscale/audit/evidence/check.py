@@ -134,6 +134,8 @@ def _hashes(folder: Path, expected: str | None) -> tuple[dict[str, str], str | N
     """Return the hash of every file and the fingerprint of the signing key, after checking that there are no others.
 
     The envelope has the hash of every other file, so a missing or an additional file is a fault too.
+
+    `expected` is the fingerprint that the key must have, or None. `opened` reads the envelope and checks its signature.
     """
     if links := sorted(path.name for path in folder.iterdir() if path.is_symlink() or not path.is_file()):
         raise _wrong(folder, f"contains {links[0]!r}, which is a link or no file")
@@ -145,12 +147,14 @@ def _hashes(folder: Path, expected: str | None) -> tuple[dict[str, str], str | N
         text = str(error) if type(error) is ValueError else f"is malformed ({type(error).__name__})"
         raise _wrong(folder, text) from None
 
+    # the files here must be those in the envelope, and all that a bundle needs
     there = {path.name for path in folder.iterdir()} - {ENVELOPE}
     if odd := sorted(there.symmetric_difference(hashes)):
         lacks = f"contains {odd[0]!r}, which is not in {ENVELOPE}" if odd[0] in there else f"lacks {odd[0]!r}"
         raise _wrong(folder, lacks)
     if lacking := sorted(set(NEEDED).difference(hashes)):
         raise _wrong(folder, f"lacks {lacking[0]!r}")
+    # only now are contents compared, then the format, and last the names of other files
     for name, digest in hashes.items():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
             raise _wrong(folder, f"contains {name!r} with a hash other than in {ENVELOPE}")

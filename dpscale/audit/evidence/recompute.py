@@ -125,6 +125,9 @@ def _part_faults(files: Fields, spent: Mapping[Owner, Events]) -> Iterator[str]:
     """Yield parts whose draws are not those that were charged: missing ones, or at another cost or distribution.
 
     `spent` has the events of the draws by part and by the end of the ledger's entry that pays.
+
+    `bounds` are the contribution bounds that the charge sealed, `thresholds` the number of draws with a threshold, and
+    `law` the distribution of the part's noise. A part with selections may stop before it spends its cost (`chosen`).
     """
     records = files["records"]["records"]
     for name, part in files["parts"].items():
@@ -135,6 +138,7 @@ def _part_faults(files: Fields, spent: Mapping[Owner, Events]) -> Iterator[str]:
             yield f"{name} lacks the draw of {missing[0]}"
         if sum("threshold" in record for record in part_records) != part.get("thresholds", 0):
             yield f"{name} has another number of thresholds than it was charged for"
+        # noise of the part's own entry; selections and other entries may differ
         laws = {
             "laplace" if "laplace" in record else "gaussian"
             for record in part_records
@@ -167,6 +171,7 @@ def _entry_faults(files: Fields, spent: Mapping[Owner, Events], charges: Mapping
     and by this end.
     """
     release, parts = files["records"]["release"], files["parts"].values()
+    # "" is the entry of the release itself
     ends = {entry for part in parts for entry in part["costs"]}
     ends_on_ledger = {
         name.removeprefix(release) for name in charges if name == release or name.startswith(f"{release}-")
@@ -176,6 +181,7 @@ def _entry_faults(files: Fields, spent: Mapping[Owner, Events], charges: Mapping
         return
     for entry in sorted(ends):
         cost, events = charges[release + entry]["cost"], Events()
+        # all draws of all parts that this entry pays
         for (_, end), end_events in spent.items():
             events += end_events if end == entry else Events()
         yield from _sum_faults(f"the draws of the entry {entry[1:]}" if entry else "the draws", cost, events)
@@ -221,6 +227,7 @@ def _promise_faults(files: Fields, charges: Mapping[str, Fields]) -> Iterator[st
     """
     own_row, claim, release = own_entry(files), files["claims"]["release"], files["records"]["release"]
     entries = [entry for name, entry in charges.items() if name == release or name.startswith(f"{release}-")]
+    # noise is secret or has a public seed, so exactly one of the two is true
     if bool(own_row.get("public")) == files["claims"]["private"]:
         yield "claims.json and the ledger's entry disagree on whether the noise has a seed"
     if len({(entry.get("unit"), entry.get("unit_table"), entry.get("relation")) for entry in entries}) > 1:
@@ -228,6 +235,7 @@ def _promise_faults(files: Fields, charges: Mapping[str, Fields]) -> Iterator[st
     for name, part in files["parts"].items():
         if "outer" in part and part["outer"]["names"] != (own_row.get("periods") or []):
             yield f"{name} and the ledger's entry name different rows of a matrix"
+    # neither states an ε that could be compared
     if own_row.get("epsilon") is None or claim["epsilon"] is None:
         return
 
@@ -235,6 +243,7 @@ def _promise_faults(files: Fields, charges: Mapping[str, Fields]) -> Iterator[st
         yield "the claim is above the epsilon of the ledger's entry"
     if claim["delta"] != (own_row.get("delta") or 0.0):
         yield "the claim has a different delta than the ledger's entry"
+    # a composition of all charges, without those of no cost
     whole = Events()
     for entry in entries:
         for kind in ("gaussian", "pure", "delta"):
@@ -566,22 +575,26 @@ def _chain_faults(files: Fields, folder: Path) -> Iterator[str]:
     if (chain := ledger.get("chain")) is None:
         yield "ledger.json has no hash chain"
         return
+    # recompute the chain from its beginning
     before = ""
     for link in chain["entries"]:
         before = chained([before, link["entry"], link["shown"], link["hidden"], link["facts"]])
     if before != chain["head"]:
         yield "ledger.json has a hash chain that does not end in its head"
     caps = [*ledger["former_caps"], *filter(None, [ledger.get("cap")]), *ledger.get("period_caps", ())]
+    # the public columns of the chain's entries are the rows of ledger.json, in the same order
     for kind, listed in {"caps": caps, "releases": ledger["releases"]}.items():
         shown = [link["shown"] for link in chain["entries"] if link["entry"] == kind]
         shown = sorted(shown, key=lambda row: "period" in row)  # caps on the total, then those that renew
         if len(shown) != len(listed) or not all(map(_same, listed, shown)):
             yield f"ledger.json and its hash chain have different {kind}"
 
+    # the sealed facts: the entry has only their hash with a key, which the opened link states
     opened, release = chain["opened"], files["records"]["release"]
     links = [link for link in chain["entries"] if link["shown"].get("release") == release]
     if [link["facts"] for link in links if link["entry"] == "releases"] != [chained([opened["key"], opened["facts"]])]:
         yield "ledger.json and its hash chain have different hashes of the statement of the release"
+    # the hashes of the files here must be the sealed ones; a condition is no file
     plan = [f"{name}\0{digest}\n" for name, digest in sorted(files["run-files"].items()) if name.startswith("plan/")]
     here = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
     here |= {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()
@@ -614,11 +627,13 @@ def _value_faults(files: Fields) -> Iterator[str]:
     if lacking := set(drawn) - set(files["run-files"]):
         yield f"run-files.json lacks {min(lacking)}, which records.json refers to"
     for name in files["run-files"]:
+        # files of a former plan ("earlier/") are not part of the release
         if name not in drawn and VALUES.search(name) and not name.startswith("earlier/"):
             yield f"run-files.json has {name}, which belongs to no draw"
     for name, draws_of_file in drawn.items():
         if len(set(draws_of_file)) != len(draws_of_file):
             yield "a draw is listed twice"
+        # a decision's draws are numbered, so that the name states how many there are
         if parts_of_name := VALUES.search(name):
             decision, first, end = map(int, parts_of_name.groups())
             if sorted(draws_of_file) != [(decision, place) for place in range(first, end)]:
@@ -685,6 +700,7 @@ def main(folder: str | Path) -> int:
     problems, files = faults(folder), read_files(folder)
     claims, events = files["claims"], events_of(files)
     print("private" if claims["private"] else "NOT PRIVATE: the noise has a seed, and anyone can compute it")
+    # the release alone, and all releases of its dataset together
     for name in ("release", "dataset"):
         claim = claims[name]
         print(f"{name}: ε = {claim['epsilon']} at δ = {claim['delta']:g} is claimed")

@@ -118,7 +118,11 @@ def count_pairs(rows: Integers32, starts: Integers, used: Flags, sizes: Integers
 
 @compiled("void(float32[::1], uint64[::1], uint64, uint64, float32[::1])", inline="always")
 def gather(weights: Floats32, lines: Words, count: np.uint64, size: np.uint64, logits: Floats32) -> None:
-    """Add `count` lines of weights to the logits, eight values at a time; entries after `size` are unused."""
+    """Add lines of weights to the logits: logits[a] += Σ_t weights[lines[t] + a] for t < `count` and a < `size`.
+
+    Eight values (l0 to l7) are summed at a time in registers, which the compiler vectorises; b is the first of them.
+    The last group may pass `size`: entries after it are unused, and `weights` has BEHIND entries more.
+    """
     for b in range(U0, size, U8):
         l0, l1, l2, l3 = logits[b], logits[b + U1], logits[b + U2], logits[b + U3]
         l4, l5, l6, l7 = logits[b + U4], logits[b + U5], logits[b + U6], logits[b + U7]
@@ -180,10 +184,12 @@ def move_triples(
     new: np.uint64,
     triples: Floats32,
 ) -> None:
-    """Update the weights of triples after a value changes.
+    """Update the weights of triples after attribute i of a row changes from `old` to `new`.
 
-    As `move`, with three orientations of a triple; slopes are stored behind the weights of a line. around[t] has the
-    two partners, and the starts and strides of the other orientations.
+    As `move`, with three orientations of a triple: a line has the `size` values of the attribute that it is for, and
+    its slopes directly behind. `around[t]` has the partners j and k in entries 0 and 1, and start and strides of the
+    orientations of j (5 to 7) and of k (8 to 10). `lines[t]` is the line of i, `by_j` and `by_k` the cells of the row
+    in the other two for value 0 of i, whose stride is in 6 and 9.
     """
     for t in range(count):
         j, k, line = np.uint64(row[around[t, U0]]), np.uint64(row[around[t, U1]]), lines[t]
@@ -210,27 +216,42 @@ def sweep(
 ) -> int:  # fmt: skip
     """Redraw every value of every row, given the others and the counts of all rows; return the number of changes.
 
-    The row itself is not counted while its value is drawn; a value that changes moves two cells of each pair by one.
-    Numbers are unsigned, so that indices are never counted from the end.
+    A value a of attribute i is drawn with the logarithm `alone` + Σ over the pairs, triples and larger sets with i of
+    the weight of the cell that the row would enter. A weight falls by its slope when a row enters the cell and rises by
+    it when one leaves. So the row itself is not counted while its value is drawn (`correction` at the old value), and a
+    value that changes moves two cells of each set by one. Numbers are unsigned, so that indices are never counted from
+    the end.
 
     Parameters
     ----------
+    rows : ndarray of int32, shape (rows, attributes)
+        Values, changed in place.
     near : ndarray of uint64
         `near[i, :degrees[i]]`: neighbours of i, the start of each pair in both orientations, the neighbour's size.
-    alone : ndarray of float32
-        Logarithms of the 1-way marginals.
     around : ndarray of uint64
         `around[i, :sets_of[i]]`: triples with attribute i (`synthesis.set_targets`), if there are triples.
     wide_around : ndarray of uint64
-        `wide_around[i, :wide_of[i]]`: larger sets with attribute i, if there are any.
+        `wide_around[i, :wide_of[i]]`: larger sets with attribute i, if there are any: start, stride of i, and then
+        attribute and stride of each other member in turn.
+    sizes : ndarray of uint64
+        Number of values of each attribute.
+    alone, alone_at : ndarray
+        Logarithms of the 1-way marginals, attribute i from `alone_at[i]` on.
+    weights, slopes : ndarray of float32
+        Weights and slopes of the cells of pairs, in both orientations.
     triples : ndarray of float32
         Weights of the cells of triples, each line followed by its slopes.
     wide, wide_slopes : ndarray of float32
         Weights and slopes of the cells of larger sets.
+    state : ndarray of uint64
+        State of the random generator.
+    turn : ndarray of int64
+        Order of the attributes; each row starts one place later in it than the row before.
     """
     most, widest = U1, U1
     for own_size, pairs_of, triples_of, larger in zip(sizes, degrees, sets_of, wide_of):  # noqa: B905
         most, widest = max(most, own_size), max(widest, max(pairs_of, max(triples_of, larger)))
+    # eight more entries, because `gather` writes whole groups of eight values
     logits, buffer = np.zeros(most + U8, np.float32), np.empty(most, np.float32)
     lines, triple_lines, wide_at = np.empty(widest, np.uint64), np.empty(widest, np.uint64), np.empty(widest, np.uint64)
 
@@ -245,6 +266,7 @@ def sweep(
             correction = np.float32(0)
 
             for t in range(degrees[i]):
+                # a line has the weights of all values of i, given the row's value of the partner
                 lines[t] = pairs[t, U1] + np.uint64(row[pairs[t, U0]]) * size
                 correction += slopes[lines[t] + old]
 
@@ -257,6 +279,7 @@ def sweep(
             gather(triples, triple_lines, sets_of[i], size, logits)
 
             for t in range(wide_of[i]):
+                # larger sets have one orientation, so that the cells of values of i are `stride` apart
                 at, stride = wide_around[i, t, U0], wide_around[i, t, U1]
                 for entry in range(U2, np.uint64(wide_around.shape[2]), U2):
                     at += np.uint64(row[wide_around[i, t, entry]]) * wide_around[i, t, entry + U1]

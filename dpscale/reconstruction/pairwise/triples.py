@@ -104,8 +104,12 @@ def _sample_population(
     """Return the counts of the first and of the second half of swept rows in the cells of the sets, shape (2, cells).
 
     `part` is the number of the population and its first rows.
+
+    The rows are swept SWEEPS times and counted after each sweep, so a count is a sum over SWEEPS states. The halves are
+    fixed halves of the rows, whose counts are nearly independent: what both have in common is no noise of sampling.
     """
     (number, rows), targets, layout = part, pairwise.targets, pairwise.targets.layout
+    # the stream of the first population has no number
     stream = PublicStream(release, f"triples {number}" if number else "triples")
     sweeper = Sweeper(
         layout=layout,

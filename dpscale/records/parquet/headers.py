@@ -107,6 +107,7 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
     kinds, depth = np.zeros(DEEP, np.int64), 0
 
     kind: Int = 0
+    # one turn per field of a struct or element of a list; a struct inside either opens a new depth
     while 0 <= at < end:
         if is_list[depth]:
             if left[depth] == 0:
@@ -118,6 +119,7 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
         else:
             byte = data[at]
             at += 1
+            # stop byte of a struct
             if byte == 0:
                 depth -= 1
                 if depth < 0:
@@ -139,6 +141,7 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
                 return -OTHER
 
             is_list[depth], last[depth] = kind != 12, 0
+            # header of a list: the type of its elements and their number; 15 means that the number follows
             if kind != 12:
                 last[depth], kinds[depth], left[depth] = -1, np.int64(data[at] & 15), np.int64(data[at] >> 4)
                 at += 1
@@ -147,6 +150,7 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
 
             continue
 
+        # a scalar; `last` of all depths is its path from the outermost struct
         value, at = _number(data, at, end, kind, is_list[depth])
         if footer:
             # footer: row group, column chunk, its metadata
@@ -204,6 +208,11 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
 
     Header fields are those of `largest_page`; struct 7 is a dictionary page.
 
+    Of a page header, struct 0 is the header itself (field 1: type, 2 and 3: bytes without and with compression), 5 a
+    data page, 7 a dictionary page and 8 a data page of version 2. Pages of other types (indexes) are skipped. The pages
+    of a chunk that is not FINE are dropped. `begun` is the number of pages before chunk c, and `seen` the number of its
+    values so far.
+
     Parameters
     ----------
     data : ndarray of uint8
@@ -220,6 +229,7 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
     pages, found, count = np.empty((64, FIELDS), np.int64), np.empty((1, 10, 10), np.int64), 0
     fields = found[0]
     for c in range(len(starts)):
+        # later loops read words of 8 bytes, so the last TAIL bytes belong to no page
         at, end, seen, begun = starts[c], len(data) - TAIL, 0, count
         odd[c] = FINE
         if at < 0:
@@ -228,6 +238,7 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
         while seen < rows and odd[c] == FINE:
             at = _walk(data, at, end, False, found)
             if at < 0:
+                # `_walk` fails with −DAMAGED or −OTHER
                 odd[c] = -at
                 break
 
@@ -236,6 +247,7 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
                 odd[c] = DAMAGED
                 break
 
+            # the number of pages is not known before: double the table
             if count == len(pages):
                 more = np.empty((2 * count, FIELDS), np.int64)
                 more[:count] = pages
@@ -243,6 +255,7 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
 
             page = pages[count]
             page[COLUMN], page[KIND], page[PLACE], page[PACKED], page[LENGTH] = c, kind, at, packed, fields[0, 2]
+            # version 1: levels are inside the compressed bytes, with their length in front
             page[LEVELS], page[COMPRESSED] = -1, 1
             at += packed
 
@@ -267,20 +280,24 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
                 break
 
             if kind == DICTIONARY:
+                # a dictionary is the first page of its chunk, and each of its texts has a length prefix
                 plain = page[ENCODING] == PLAIN or page[ENCODING] == OLD_DICTIONARY
                 fits = page[VALUES] * widths[c] == page[LENGTH]  # otherwise stored in another type
                 if count > begun or not plain or (widths[c] and not fits):
                     odd[c] = OTHER
+                # more texts than fit, so that later loops cannot be made to allocate too much
                 elif page[VALUES] * LENGTH_BYTES > page[LENGTH]:
                     odd[c] = DAMAGED
             else:
                 seen += page[VALUES]
                 indices = page[ENCODING] == BY_DICTIONARY or page[ENCODING] == OLD_DICTIONARY
+                # a data page before the dictionary, or values that are stored directly
                 if count == begun or not indices:
                     odd[c] = OTHER
 
             count += 1
 
+        # the pages of a flat column have one value or null for each row
         if odd[c] == FINE and seen != rows:
             odd[c] = DAMAGED
         if odd[c] != FINE:

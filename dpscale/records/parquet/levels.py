@@ -177,6 +177,9 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
 
     Each element begins with a tag whose lowest two bits are its kind: 0 is a literal, the others copies from `back`
     bytes before, with a distance in 1, 2 or 4 bytes. A literal's length above 60 is in the next 1 to 4 bytes.
+
+    `at` is the position in `data` and `done` the number of bytes written to `out` from `start` on; the block must
+    expand to exactly `length` bytes. `more` is the number of bytes after the tag that state a length or a distance.
     """
     stated, at = varint(data, at, end)
     done: Int = 0
@@ -198,6 +201,7 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
             count = number + 1 if more else count
             if count > end - at or count > length - done:
                 return False
+            # a short literal: sixteen bytes at once; those after it are overwritten by the next elements
             if count <= 16 and at + 16 <= len(data) and done + 16 <= length:
                 put(out, U(start + done), word(data, U(at)))
                 put(out, U(start + done + 8), word(data, U(at + 8)))
@@ -206,6 +210,7 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
             at += count
         else:
             back = number
+            # a distance of 11 bits, of which the tag has the upper three
             if kind == 1:
                 count, back = 4 + (tag >> 2 & 7), tag >> 5 << 8 | number
             if back < 1 or back > done or count > length - done:

@@ -205,6 +205,9 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
 
     The length of the levels is in the page header (version 2) or, if LEVEL_BYTES is negative, in the four bytes before
     the levels. The first byte of the values is the number of bits of a code, at most 32.
+
+    `first` rows of the page are skipped and `taken` rows are read; `out` receives them from `start` on. `table` maps a
+    code to its cell; it has at least 2^NARROW entries, so that a damaged code of few bits does not read beyond it.
     """
     at, end, first, taken, start = job[AT], job[END], job[FIRST], job[TAKEN], job[START]
     entries = job[ENTRIES]
@@ -225,8 +228,10 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
             return DAMAGED
         nulls = not all_there(data, levels, at, first + taken)
 
+    # values are stored for rows that are not null, so they are spread over the rows
     if nulls:
         return _spread(data, job, levels, at, end, table, out[start:])
+    # the width of the codes
     if at >= end or data[at] > 32:
         return DAMAGED
 

@@ -63,6 +63,7 @@ def check_public(job: Job) -> None:
             raise DataError(f"tables.{name}.key", "a null or duplicate key",
                             "a distinct key for every row of a public table", "fix the table")  # fmt: skip
 
+    # links between public tables, whose keys of parents must exist
     for link in job.reference or ():
         to_parent, _ = job.ends(link)
         words, has_key = _words(tables[link.child], to_parent)

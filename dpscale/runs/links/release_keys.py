@@ -67,6 +67,9 @@ def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> di
 
     `forms` has the format of each column of a key, or the prefix before the row's number.
 
+    `make` is recursive: a foreign key that is part of a key needs the parent's keys first. Public tables have their
+    stored keys.
+
     Parameters
     ----------
     run : LinkedTables
@@ -91,6 +94,7 @@ def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> di
         if not links:
             return keys[name]
 
+        # columns without a link are numbered or have texts; those of links are then replaced
         columns = dict(zip(names, keys[name].at(np.arange(rows[name])), strict=True))
         for link in links:
             of_parents = make(link.parent).at(parents_of(pairs[link.called], rows[name]))

@@ -140,8 +140,9 @@ class ReleasedEnds:
 def released_ends(run: LinkedTables, link: LinkSection, most: int) -> ReleasedEnds:
     """Read the keys of a released link; `most` is the size of the sample.
 
-    `counts` has the numbers of rows without a parent, of nulls, of keys without a row, and of loops. The sample has
-    every `step`-th link, across files.
+    A table of pairs has two ends, the keys of parent and child; another link has the parent's key alone, and its child
+    is the row itself. `counts` has the numbers of rows without a parent, of nulls, of keys without a row, and of loops.
+    The sample has every `step`-th link, across files. `degrees` are the numbers of links of each row of an end.
     """
     job = run.job
     table, ends = link.called if link.via else link.child, job.ends(link)[: 2 if link.via else 1]
@@ -157,8 +158,10 @@ def released_ends(run: LinkedTables, link: LinkSection, most: int) -> ReleasedEn
             own[kinds] += number
         other = found[1][0] if link.via else np.arange(first, first + keys.num_rows)
         one, missing = found[0]
+        # rows of both ends, for the links whose ends have a row
         there = np.stack([one, other])[:, (one >= 0) & (other >= 0)]
-        samples.append(there[:, (-seen) % step :: step].copy())  # a view would keep all links
+        # `seen` links came before: the next of the sample is at the next multiple of `step`
+        samples.append(there[:, (-seen) % step :: step].copy())  # copied: a view would retain all links
         seen += there.shape[1]
         counts += np.array([np.count_nonzero(missing), sum(np.count_nonzero(null) for _, null in found),
                    sum(np.count_nonzero((rows < 0) & ~null) for rows, null in found),

@@ -241,7 +241,8 @@ def _frame(run: TablePart) -> dict[str, Any]:
 def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
     """Return the values that sections use, each as a function that computes it.
 
-    The values of a section are computed when it is rendered; `cache` shares those that several sections need.
+    The values of a section are computed when it is rendered; `cache` shares those that several sections need. `facts`
+    are known already; each is a function that returns the same value.
     """
     measurement_plan, job, named = run.measurement_plan, run.job, run.job.reconstruction
     fixed = measurement_plan.evidence_plan

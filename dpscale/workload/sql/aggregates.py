@@ -538,9 +538,11 @@ class Aggregates:
         if not pieces or len(columns) > 1 or (columns != {""} and len({piece.factor for piece in pieces}) > 1):
             self.refuse(node, "an argument with one column, or with constants", "average one column")
         (column,) = columns
+        # constants: each piece is a condition and a value
         if not column:
             values = np.array([piece.factor for piece in pieces])
             low, high = float(values.min()), float(values.max())
+            # 1e-300 avoids a division by 0 if all values are equal
             centre, half = (low + high) / 2, max((high - low) / 2, 1e-300)
             centred = (values - centre) / half
             counts = [self._counted(piece.condition) for piece in pieces]
@@ -549,6 +551,7 @@ class Aggregates:
                        "q": _total([count.times(value * value) for count, value in pairs])}  # fmt: skip
             return figures, centre, half
 
+        # a column times a common factor, which scales centre and half range at the end
         number, factor = self._number_of(pieces[0]), pieces[0].factor
         if number is not None:
             low, high = number.cell_ends

@@ -281,6 +281,10 @@ class GroupedQueries:
     def combined(self, values: Sequence[TermSum]) -> tuple[AttributeSet, dict[str, Matrix], str, Floats] | None:
         """Return combinations of terms as products, if their terms differ on one attribute at most.
 
+        `by_term` has the matrix of each term on an attribute; a term without the attribute has the row of ones, which
+        sums over it. Products with factors over several attributes (`joint`) are no products of matrices: None. So are
+        differences on two attributes, and matrices that are too large.
+
         Returns
         -------
         names : AttributeSet
@@ -316,6 +320,7 @@ class GroupedQueries:
         size = self.domain[name].size
         if any(matrix.array is None for matrix in by_term.values()) and size**2 > MOST_ENTRIES:
             return None
+        # the sum of the terms' matrices, times their factors, on the differing attribute
         arrays = np.stack([reduce(np.add, [factor * by_term[term.key].dense(size) for factor, term in value.terms])
                            for value in values])  # fmt: skip
         return names, matrices, name, arrays

@@ -390,7 +390,11 @@ class CellValues:
         return self._mapped(node, convert, [self.values(node.this)])
 
     def _applied(self, node: Any) -> list[Any]:
-        """Return the values of a function of values."""
+        """Return the values of a function of values, one for each cell of the attribute.
+
+        `node` is the function in the syntax tree of sqlglot. The operands are the values of its arguments; `plain`
+        reads arguments that must be constants. Nulls and values outside the domain pass through `_mapped`.
+        """
         plain, name = CellValues(self.scope, None), type(node).__name__
         if name == "Div" and node.args.get("typed"):  # a dialect whose quotient of integers is an integer
             sides = [self.values(node.left), self.values(node.right)]
@@ -400,6 +404,7 @@ class CellValues:
         if name in ARITHMETIC:
             return self._mapped(node, ARITHMETIC[name], [self.values(node.left), self.values(node.right)])
         if name in OF_ONE:
+            # other arguments would change the function's meaning
             if any(value for key, value in node.args.items() if key not in ("this", "unit")):
                 self.scope.statement.refuse(node, "the function of one argument", "leave the others out")
             if name in UNITS:
@@ -409,12 +414,14 @@ class CellValues:
             case exp.Substring():
                 start = plain.whole(node.args["start"])
                 length = node.args.get("length")
+                # SQL counts letters from 1; without a length the text runs to its end
                 end = None if length is None else start - 1 + plain.whole(length)
                 if start < 1 or (end is not None and end < start - 1):
                     self.scope.statement.refuse(node, "a first letter from 1 on", "count letters from 1")
                 return self._mapped(node, lambda text: _text(text)[start - 1 : end], [self.values(node.this)])
             case exp.Left() | exp.Right():
                 count = plain.whole(node.expression)
+                # a slice from −0 would be the whole text, so a count of 0 gives "" below
                 cut = slice(0, count) if isinstance(node, exp.Left) else slice(-count if count else count, None)
                 return self._mapped(node, lambda text: _text(text)[cut] if count else "", [self.values(node.this)])
             case exp.DPipe():
