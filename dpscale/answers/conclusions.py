@@ -257,6 +257,7 @@ class Combination:
         ratio is not seen, or is at an end of its range. `_plain` states whether f is the identity.
         """
         seen = all(one.seen(width) for one in self.ratios)
+        # limits that are not cut at the range of the ratios
         if self._plain and seen:
             centres = np.array([one.above / one.below for one in self.ratios])
             ends = np.array([one.limits(width) for one in self.ratios]).T
@@ -267,13 +268,16 @@ class Combination:
 
         up = self.weights > 0
         with np.errstate(invalid="ignore"):
+            # a positive weight takes the lower limit for the low end, a negative one the upper limit
             worst = [float((self.weights * np.where(up, *pair)).sum()) for pair in (ends, ends[::-1])]
             inner = all(one.ends[0] < one.value < one.ends[1] for one in self.ratios)
+            # nan stands for ∞ − ∞, where nothing is known
             if not (seen and (self._plain or inner)):
                 low, high = (
                     side if math.isnan(end) else end for end, side in zip(worst, (-math.inf, math.inf), strict=True)
                 )
                 return self._inside(low), self._inside(high)
+            # distances s of the estimates from their limits, see the module
             low, high = (self.weights * np.abs(centres - np.where(up, *pair)) for pair in (ends, ends[::-1]))
 
         centre = float((self.weights * centres).sum())
@@ -603,10 +607,12 @@ def summed(
     if len(arrays) == 1 or np.array_equal(arrays[1], arrays[2]):
         return found
     up, width = weights.sum(axis=0) > 0, half_width(level, records.noise)
+    # the sum at its least and at its greatest, by the position of records in their bins
     first, last = (
         linear(records, [group * arrays[1 if one == lower else 2] for group, one in zip(groups, up, strict=True)],
                weights, level, population) for lower in (True, False)
     )  # fmt: skip
+    # standard errors of both, from the half widths of their intervals
     errors = [(one.high - one.estimate) / width for one in (first, last)]
     p_value = smallest_level(
         lambda half: (first.estimate - half * errors[0], last.estimate + half * errors[1]), records.noise

@@ -149,6 +149,9 @@ def findings(answered: Answered, most: int = MOST) -> list[Finding | MeanFinding
 
     Departures are sorted by their size in standard errors. Candidates are all cells looked at, because the largest of
     them is reported. `tail` widens limits of estimates whose errors are simulated.
+
+    `width` is the half width at the level of all candidates together (Bonferroni). `pairs`, `singles` and `means` are
+    the first LOOKED_AT sets of the workload of each kind.
     """
     domain, noise = answered.estimates.workload.domain, answered.estimates.noise
     pairs = [names for names in requested_pairs(answered)[:LOOKED_AT] if _may_be_independent(answered, names)]
@@ -164,10 +167,12 @@ def findings(answered: Answered, most: int = MOST) -> list[Finding | MeanFinding
         tail += TAIL + LONGER * math.log(candidates)
 
     told = list[Finding | MeanFinding]()
+    # dependences and means before shares
     for sets in ([*pairs, *means], singles):
         departures = {names: _departures(answered, names) for names in sets}
         sizes = {names: float(np.abs(ratios).max()) for names, ratios in departures.items() if ratios.size}
         for names in sorted(sizes, key=lambda names: -sizes[names]):
+            # sorted by size: all further ones are smaller
             if len(told) == most or sizes[names] <= width * tail:
                 break
             first = _first_mean if names[-1] in domain.number_names else _first
@@ -323,6 +328,9 @@ def _first_mean(
     """Yield the largest finding of a table of means, if there is any.
 
     A mean whose interval contains that of all records is no finding.
+
+    `sizes` are the departures in errors of the groups, `least` the number of errors above which one is a finding, and
+    `level` that of the joint intervals.
     """
     by, number = names
     groups, every = mean_table(answered, number, (by,), level), mean_table(answered, number, (), level)

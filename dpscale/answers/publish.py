@@ -158,6 +158,10 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
 
     The sets are `closed`: they contain the common margins of each two, smallest first, so that each table is fitted to
     the margins that it shares with earlier ones.
+
+    `total` is the published number of records, which all tables sum to. A set of a public total has its exact table
+    without an error. The result has the tables of the requested sets, the standard errors, and the reasons for sets
+    without a table.
     """
     whole: dict[AttributeSet, Integers] = {(): np.array(total)}
     errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
@@ -177,6 +181,7 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
             left[names] = UNDETERMINED
             continue
 
+        # fitted to the integer tables of its subsets, with 0 at impossible cells; None if they contradict
         found = adjust_to_constraints(
             estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names))
         )
@@ -554,13 +559,18 @@ def readme(
     description: str = DESCRIPTION,
     minimum: int = 0,
 ) -> str:
-    """Return the text that describes the tables, their computation, and the omitted sets."""
+    """Return the text that describes the tables, their computation, and the omitted sets.
+
+    `limit` is the ratio of standard error to count above which a count is flagged, and counts below `minimum` are
+    hidden. `files` are the names of the files by their set.
+    """
     listed = [f"  {name}: {', '.join(names)}" for name, names in files.items()]
     listed += [f"  {name}: listed queries, each rounded alone" for name, _ in _listed_names(published)]
     listed += [f"  {name}: {one.description}" for name, one in _number_names(published)]
     listed += [f"  {name}: {rows.line}" for name, rows in _statement_names(published)]
     out = [f"  {', '.join(names)}: {why}" for names, why in published.left_out.items()] or ["  none"]
     numbers = [*(column_notes(limit) if published.numbers else []), *(row_notes(limit) if published.statements else [])]
+    # a file of Excel cannot have them
     if any(table.size >= MOST_ROWS for table in published.tables.values()):
         out.append(f"  tables of {MOST_ROWS:,} rows or more: in {BOOK} only, because no sheet has more rows")
 

@@ -428,6 +428,8 @@ class _Maker:
 
         `margins` has the known tables of which this one must have the sums. One margin needs a fit in each of its
         cells, two joined ones in rows and columns of blocks, and more an integer program.
+
+        `wanted` are the sets of the publication. `above` are the largest known tables that are sums of this one.
         """
         lattice, shape = self.lattice, self.lattice.domain.shape(names)
         estimate = self._estimate(names, wanted)
@@ -440,10 +442,12 @@ class _Maker:
         allowed = lattice.allowed(names, wanted)
         found = None
 
+        # each cell of the margin is a line of cells with a fixed sum
         if len(above) == 1:
             ((own, targets),) = margins.items()
             lines = Lines.of(lattice.parts(own, names), targets)
             found = lines.round(lines.fit(values, variances, allowed))
+        # each pair of cells of both margins is one cell of this table: a grid
         elif len(above) == 2 and lattice.is_joined(names, *above):
             grids = self._grids(names, margins)
             if grids.largest_side > MOST_SIDE:

@@ -190,6 +190,9 @@ class CumulativeCounts:
         `share` has the cumulative shares at the edges, `above` the shares beyond them. FROM is the largest share that
         counts as a tail.
 
+        `cell` is the bin of the quantile, `error` the standard error of the number of records up to it, and `width` the
+        number of standard errors of the interval. `found` is the estimate from whole bins.
+
         Raises
         ------
         WideInterval
@@ -204,6 +207,7 @@ class CumulativeCounts:
             edges, share, cell, q = -edges[::-1], 1 - share[::-1], len(self.counts) - 1 - cell, 1 - q
         above, error = np.clip(1 - share, 0, 1), error / records
         wide = found is not None and found.high - found.low > MOST_WIDTH * abs(found.estimate)
+        # a wide bin beyond which no records are distinguished from none
         at_end = is_wide(edges, cell) and not above[cell + 1] > width * error
         # not in the tail of positive values, or neither the interval nor the bin is wide
         if edges[cell] <= 0 or above[cell] > FROM or not (wide or at_end):
@@ -213,6 +217,7 @@ class CumulativeCounts:
         usable = np.flatnonzero((above[: cell + 1] <= FROM) & (above[: cell + 1] > 0) & (edges[: cell + 1] > 0))
         places = np.linspace(0, len(usable) - 1, min(len(usable), MOST_EDGES)).astype(np.int64)
         chosen = np.asarray(usable[places])
+        # an unknown error gives an estimate without an interval
         noise = 0.0 if math.isnan(error) else error
         value, low, high = np.minimum(
             tail_quantile(edges[chosen], above[chosen], noise, records, 1 - q, width), edges[-1]
@@ -225,6 +230,7 @@ class CumulativeCounts:
         if math.isnan(error):
             low = high = math.nan
         return (
+            # a lower tail is mirrored back, which exchanges the ends
             Estimate(float(value), float(low), float(high)) if upper else Estimate(*map(float, (-value, -high, -low)))
         )
 

@@ -278,6 +278,9 @@ class _Rows:
 
         The covariance of t - θn of each two ratios (`shared`) gives the correlations of the combination; see the module
         conclusions.
+
+        A ratio is `above` over `below`, each an estimate plus a constant; queries 2k and 2k + 1 are those of ratio k. A
+        row with a denominator that is not distinguished from 0 stays nan.
         """
         estimates, moments = self.moments([own for one in value.ratios for own in (one.above, one.below)])
         constants = [own.constant for one in value.ratios for own in (one.above, one.below)]
@@ -285,6 +288,7 @@ class _Rows:
         found = np.full((moments.shape[0], 4), np.nan)
         for row, covariance in enumerate(moments):
             pairs = (estimates[:, row] + constants).reshape(-1, 2)
+            # both sides change their sign
             pairs = pairs * np.where(pairs[:, 1:] < 0, -1.0, 1.0)  # of a negative denominator
             ratios = [Ratio.of(pairs[k], covariance[2 * k : 2 * k + 2, 2 * k : 2 * k + 2], one.ends, sampled=False)
                       for k, one in enumerate(value.ratios)]  # fmt: skip
@@ -297,6 +301,7 @@ class _Rows:
             sizes = np.sqrt(np.maximum(np.diagonal(shared), 1e-300))
             combined = Combination(ratios, weights, np.clip(shared / np.outer(sizes, sizes), -1, 1))
             low, high = combined.limits(self.width)
+            # first order: the error of t/n is that of t − θn divided by n
             slopes = weights / np.array([one.below for one in ratios])
             error = math.sqrt(max(float(slopes @ shared @ slopes), 0.0))
             found[row] = combined.estimate, error, low, high

@@ -112,6 +112,9 @@ def cube_of(
 
     `places` has the position of each row in every dimension; a table without attributes is one cell.
 
+    `own` are the columns of labels. Cells without a row in the table stay nan, and are HIDDEN like those whose value is
+    nan. A count or value is the measure "value".
+
     Parameters
     ----------
     name : str

@@ -400,11 +400,14 @@ class ReleaseConclusions(ABC):
     ) -> Contrast | DataFrame:  # fmt: skip
         """Return a ratio on a log scale, or a row for each stratum.
 
-        `exposed` and `others` have 1 for the cells of both groups; `happened` is the outcome as a share. The weights 1
-        and -1 give the difference of logarithms (or logits), which is the ratio.
+        `scale` is "risk" or "odds" (SCALES). `exposed` and `others` have 1 for the cells of both groups, `chosen` for
+        the records that count (`where`); without a `reference` the others are all that are not exposed. `happened` is
+        the outcome as a share. The weights 1 and -1 give the difference of logarithms (or logits), which is that of the
+        ratio. `by` names the attributes of the strata.
         """
         strata = [by] if isinstance(by, str) else list(by or ())
         queries = [outcome, exposure, reference, where]
+        # the queries may need a release over other attributes, such as a level of a hierarchy
         if (own := self.over(*map(_named, queries), strata)) is not self:
             return own._ratio_of(scale, outcome, exposure, reference, where, by, level, population)
 

@@ -85,6 +85,7 @@ def _budget(run: Run) -> Iterator[tuple[str, str]]:
         yield "cost", "charged with the whole release"
         return
     cost, delta = run.spent, run.job.privacy.delta
+    # a pure cost has an ε at δ = 0
     epsilon = cost.epsilon_or_inf(0.0 if cost.is_pure else delta or 0.0)
     if not run.manifest["private"]:
         yield "cost", "not private: its noise is public (seed)"

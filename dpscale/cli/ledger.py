@@ -199,7 +199,9 @@ def _by_period(dataset: dict[str, Any]) -> list[str]:
     lines = []
     for by, one in dataset.get("by_period", {}).items():
         lines += _line(f"by {by}", f"each {by} protects {one['protects'] or 'no unit yet'}, cap {_cap(one['cap'])}")
+        # "any other" is the account of periods that no release has named
         for name, figures in {**one["periods"], f"any other {by}": one["other"]}.items():
+            # figures are in the currency of the cap, or of the dataset without one
             currency = (one["cap"] or {}).get("currency") or dataset["currency"]
             left = _left(figures, one["cap"], currency) if one["cap"] else ""
             before = f", charged before this cap: {count}" if (count := figures.get("charged_before")) else ""

@@ -197,6 +197,7 @@ def publish(
     folder = Path(out) if out else Path(run_dir) / "published"
     named = [[name.strip() for name in one.split(",")] for one in sets]
     release = Release.open(run_dir)
+    # refuse a run whose files were changed
     for own in release.tables.values():
         check_outputs(own.path, own.manifest["stages"])
     folders = {name: folder if one is release else folder / name for name, one in release.tables.items()}

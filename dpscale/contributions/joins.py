@@ -254,16 +254,19 @@ class CountLookup:
         for partition in self.table.partitions:
             for batch in partition.batches(list(dict.fromkeys(columns))):
                 own, stays = key_words(batch, self.key, self.policies[1])
+                # the child's own key; `own` becomes the key of the row that is counted for
                 near = own
                 if hops is not None:
                     own, missing = hops(own)
                     stays &= ~missing
 
                 stays &= in_part(own, part, self.parts)
+                # children whose values the domain drops do not count
                 if dropping:
                     gone = encode_batch(domain, batch, dropping)[1]
                     stays &= True if gone is None else ~gone
 
+                # the other end of a pair must have a row; both ends identify the link
                 for one in self.far:
                     words, has = key_words(batch, one.at, one.nulls)
                     stays &= _looked_up(one, words, has)[1]

@@ -331,6 +331,9 @@ def _search(
 
     The first attributes are those of the set `seed`. Growth stops PATIENCE steps after the best joint so far, and a
     longer joint must be better by 0.1 %.
+
+    `value` is the cost of the covered sets without the joint, `covered` their number, and `members` the attributes of
+    the joint in the order in which they were added; the other arguments are those of `grow` and `_touch`.
     """
     held, near, far = np.zeros(len(sizes), dtype=np.bool_), np.zeros(len(sizes)), np.zeros(len(sizes))
     width = set_starts[seed + 1] - set_starts[seed]
@@ -339,6 +342,7 @@ def _search(
     cells = best_cells = 1
 
     for length in range(1, MOST + 1):
+        # the seed first, so that the joint covers it
         if length <= width:
             x = attrs[set_starts[seed] + length - 1]
         else:
@@ -353,6 +357,7 @@ def _search(
                                       set_starts, held, near, far, worth)  # fmt: skip
         value, covered = value + more, covered + gained
         ratio = value / joint_cost(cells, covered, rows, scatter, fold)
+        # value over cost: above 1 the joint is cheaper than its sets alone
         if length >= width and ratio > best_ratio * 1.001:
             best_ratio, best_length, best_cells = ratio, length, cells
 

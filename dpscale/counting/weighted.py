@@ -151,6 +151,8 @@ def _by_period(
     """Yield the codes of the rows of each partition by period, periods in order.
 
     `first` is the number of the batch's first row in the partition, by which `rows` numbers its rows.
+
+    `dropped` are the rows beyond the contribution bound, by partition. A row without a weight for its period is `gone`.
     """
     for partition in partitions:
         found: dict[int, list[Codes]] = {}
@@ -162,6 +164,7 @@ def _by_period(
             present = periods[~gone]
             for period in np.unique(present).tolist():
                 at = np.flatnonzero((periods == period) & ~gone)
+                # a batch of a single period needs no copy
                 part = codes if len(at) == len(periods) else codes.take(at, axis=1)
                 found.setdefault(period, []).append(part)
 

@@ -324,6 +324,9 @@ def _counts(value: Sequence[Floats], precision: Sequence[Floats], split: Sequenc
 
     Curves are joined from the leaves up to the root; the price of a count then goes down from the root.
 
+    y is a noisy count and w its precision. A curve is a node's count as a function of the price of a record (see the
+    module).
+
     Parameters
     ----------
     value, precision : sequence of ndarray
@@ -341,9 +344,11 @@ def _counts(value: Sequence[Floats], precision: Sequence[Floats], split: Sequenc
                 # a leaf: the count is 0 up to the price −w y, and rises with slope 1/w above it
                 curves[level].append((np.array([-w * y]), np.zeros(1), 1 / float(w)))
 
+    # the root's price is 0, because nothing restricts the total
     counts, price = list[Floats](), np.zeros(1)
     for level, curve in enumerate(curves):
         counts.append(np.array([_along(one, np.array([at]))[0] for one, at in zip(curve, price, strict=True)]))
+        # both children have the price of their parent plus w (y − x)
         price = np.repeat((price - precision[level] * (counts[level] - value[level]))[split[level]], 2)
 
     return counts

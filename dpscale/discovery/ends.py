@@ -222,9 +222,13 @@ def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, li
     ends, the widest range is returned.
 
     `i` and `j` are the positions of both ends in `lows` and `highs`.
+
+    `seen` marks the bins with records, `bins.ends` are the possible ends, and `limit` is the largest absolute value of
+    an end.
     """
     used = np.flatnonzero(seen)
     least, most = float(bins.first[used[0]]) - 1, float(bins.last[used[-1]]) + 1
+    # away from the records on both sides: towards 0 is a division
     least, most = least * REACH if least < 0 else least / REACH, most * REACH if most > 0 else most / REACH
     inside = bins.ends[(bins.ends >= max(least, -limit)) & (bins.ends <= min(most, limit))]
     lows = inside if low is None else np.array([low], np.int64)

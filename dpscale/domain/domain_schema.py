@@ -172,6 +172,7 @@ def _parent(child: Attribute, name: str, groups: object) -> Attribute:
         )
 
     read = _read_map(field, groups, child.length)
+    # the values of the child, which the groups must contain exactly
     values = child.values or tuple(range(child.low, child.high + 1, child.step))
     grouped = list(chain(*read["groups"]))
     known, listed = set(grouped), set(values)

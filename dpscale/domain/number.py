@@ -338,6 +338,7 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
         raise DomainError(
             f"{field}.high", safe_repr(table["high"]), f"more than low = {shown(ends['low'] * step)}", "swap them"
         )
+    # ends are exact fractions in steps, which must be whole
     if any(end.denominator != 1 for end in ends.values()):
         raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "a number of which low and high are"
                           " multiples", "change low, high or step")  # fmt: skip
@@ -347,11 +348,13 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
         )
     if not hidden:
         return int(ends["low"]), int(ends["high"]), step, None
+    # a searched end is no range of valid values, so values beyond it are clipped
     if table.get("outside", "clip") != "clip":
         raise DomainError(f"{field}.outside", safe_repr(table["outside"]), "clip, with a private end", "leave it out")
 
     known = {key: int(end) for key, end in ends.items()}
     search = EndSearch(known.get("low"), known.get("high"))
+    # ASSUMED_STEPS below the known end, or around 0
     low = known.get("low", known.get("high", 0) - ASSUMED_STEPS if "high" in known else -ASSUMED_STEPS // 2)
     if "fallback" in table:
         search = replace(search, fallback=_read_fallback(f"{field}.fallback", table["fallback"], search, step))

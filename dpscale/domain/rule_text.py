@@ -90,23 +90,28 @@ def value_ranges(attribute: Attribute, step: float | None = None) -> ValueRanges
 
     if attribute.kind == "bins":
         edges = np.asarray(attribute.edges, np.float64)
+        # bins are open at the upper end: the last float below it
         low, high = edges[:-1], np.nextafter(edges[1:], edges[:-1])
         if step:
             first = np.ceil(low / step)
+            # first and last multiple of the step in the bin, at least one
             low, high = first * step, (np.maximum(np.ceil(edges[1:] / step), first + 1) - 1) * step
         elif step is None:
             high[-1] = edges[-1]
     elif attribute.kind == "date":
         numbers = range(attribute.low, attribute.high + 2)
         days = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers], np.float64)
+        # first and last day of each period
         low, high, step = days[:-1], days[1:] - 1, 1.0
     else:
         labels = attribute.labels[: attribute.listed]
         texts = kind_of_values(attribute) == "text"
         values = [0.0 if texts else float(label) for label in labels]
         low = high = np.array(values)
+        # whole labels have the step 1, others none
         step = float(all(value.is_integer() for value in values))
 
+    # the cells after the listed ones are of outside values and nulls
     unknown = np.arange(attribute.size) >= attribute.listed
     padding = np.zeros(attribute.size - attribute.listed)
     return ValueRanges(low=np.append(low, padding), high=np.append(high, padding), unknown=unknown, step=step or 0.0)

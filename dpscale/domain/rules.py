@@ -332,7 +332,12 @@ def _hull(own: ValueRanges, labels: Integers) -> ValueRanges:
 
 
 def restored(record: Mapping[str, Any]) -> StructuralZero | FunctionalDependency | ValueRule:
-    """Return the constraint described by the output of `to_dict`."""
+    """Return the constraint described by the output of `to_dict`.
+
+    A structural zero has "cells", a value rule "rule", and a functional dependency the names "by", "what" and "of". A
+    value rule has tests of cells, linear comparisons, the ranges of the values in each cell, and the attributes whose
+    values are numbers.
+    """
     if "cells" in record:
         return StructuralZero(tuple((name, frozenset(cells)) for name, cells in record["cells"]))
     if "rule" in record:

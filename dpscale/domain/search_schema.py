@@ -45,12 +45,14 @@ def read_private_edges(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
     assumed = read_assumed(field, table, EdgeSearch.assumed)
     bins = read_count(f"{field}.bins", table["bins"], 2, 1 << 16) if "bins" in table else None
+    # without ends the axis has all integers of 64 bits
     if ("low" in table) != ("high" in table):
         raise DomainError(f"{field}.{'high' if 'low' in table else 'low'}", "missing", "both ends or none", "add it")
     if "low" not in table:
         search = EdgeSearch(unit=step, assumed=assumed, bins=bins)
         return {"edges": search.assumed_edges, "search": search}
 
+    # exact fractions, in steps
     low, high = (read_exact(f"{field}.{key}", table[key]) / step for key in ("low", "high"))
     if low.denominator != 1 or high.denominator != 1:
         raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "a number of which low and high are"

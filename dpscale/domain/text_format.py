@@ -146,6 +146,7 @@ def _elements(pattern: str) -> Iterator[Repetition]:
             letters, at = _character(pattern, at, SPECIAL)
         if not letters.isprintable():
             raise ValueError("a character that cannot be printed")
+        # {m} has only the first number, which is then both limits
         counts = re.compile(r"\{(\d{1,4})(?:,(\d{1,4}))?\}", re.ASCII).match(pattern, at)
         if counts is None:
             yield Repetition(letters)

@@ -523,6 +523,7 @@ def build_tree(
     if not len(texts[0]):
         raise DomainError(f"{field}.file", "no rows", "a row for each leaf", "add them")
 
+    # names of each column in order, and the number of each row's name
     names, numbers = zip(*map(_sorted_names, texts), strict=True)
     if empty := [column for column, own in zip(columns[:-1], names, strict=False) if not len(own)]:
         raise DomainError(
@@ -541,6 +542,7 @@ def build_tree(
         by_path=by_path,
         coordinates=own,
     )
+    # names identify nodes, so each has one parent and no cycle
     if not by_path:
         _check_parents(field, tree)
         _check_cycles(field, tree)

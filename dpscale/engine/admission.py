@@ -183,6 +183,9 @@ class Admission:
 
         A worker answers None if it passes, (number of the question, fault) if not, or an exception. The first check
         that fails is reported, with all workers that fail it.
+
+        `checks` have `questions`, which a worker answers in its own process, and an `error` for the workers that fail.
+        `asked` has the check of each question by its number.
         """
         if not workers:
             return
@@ -201,6 +204,7 @@ class Admission:
         faults = {worker: answer for worker, answer in answers.items() if answer is not None}
         if not faults:
             return
+        # an exception says nothing about the check, so it is reported before faults
         if broken := sorted(worker for worker, answer in faults.items() if isinstance(answer, BaseException)):
             raise self._unchecked(broken, faults[broken[0]])
 

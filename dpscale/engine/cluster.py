@@ -139,6 +139,8 @@ class ClusterEngine(Engine):
         """Run batches, a limited number at once, and yield the start and the result of each as it finishes.
 
         `window` is the largest number of tasks at the scheduler; new ones are submitted when half of them are finished.
+
+        A future is a task at the scheduler; `pending` has the start of its batch. `watch` returns finished futures.
         """
         watch, name, resources = self._watch(), self._key_prefix(label), self._resources(memory)
         window = min(max(LEAST_TASKS, TASKS_PER_THREAD * self.workers), MOST_TASKS)
@@ -151,6 +153,8 @@ class ClusterEngine(Engine):
                     futures = self._submit(graph, list(graph), resources, later=handles)
                     pending.update({future: future.key[1] for future in futures})
                     watch.add(futures)
+                    # the scheduler waits for tasks: send them at once
+                    # send this graph before the next one, which Dask would merge with it into one message
                     flush_messages(self.client) if len(pending) < window else None
                 for finished in group_futures(watch.next()):
                     yield from zip(
@@ -160,8 +164,11 @@ class ClusterEngine(Engine):
                     )
                     for future in finished:
                         del pending[future]
+                        # the scheduler can forget the result
                         future.release()
         finally:
+            # after an error or an early end, remaining tasks are cancelled
+            # after an error or an early end, the remaining tasks are released
             for future in pending:
                 future.release()
 

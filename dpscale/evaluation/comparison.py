@@ -203,7 +203,11 @@ def dependence_plot(dependence: Mapping[str, Any]) -> str:
 
 @drawing
 def curve_plot(curves: Curves) -> str:
-    """Plot the ROC curves, one panel per evaluation; "" if there is none."""
+    """Plot the ROC curves, one panel per evaluation; "" if there is none.
+
+    A curve is (false alarms, hits) at all thresholds: the shares of negatives and of positives above each. The grey
+    diagonal is a guess by chance.
+    """
     defined = {title: {name: one for name, one in panel.items() if one[0]} for title, panel in curves.items()}
     panels = {title: panel for title, panel in defined.items() if panel}
     if not panels:

@@ -202,7 +202,10 @@ class Filed(Settings):
 
     @property
     def dialect(self) -> Dialect:
-        """Dialect of the files."""
+        """Dialect of the files; settings that the job leaves out are empty or 0.
+
+        A lake table states the format of its files itself.
+        """
         encoding = codecs.lookup(self.encoding or "utf-8").name
         return Dialect(
             delimiter=self.delimiter or "",

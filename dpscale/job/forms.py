@@ -217,6 +217,8 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
 
     Of several faults an unknown key is stated first, because a misspelt key is also reported as missing.
 
+    `location` is the path of the fault in the full form, and `stated` the one in the user's form.
+
     Parameters
     ----------
     error : pydantic.ValidationError

@@ -219,6 +219,7 @@ def _tables_of(job: TablesOfJob, part: JoinWorkload) -> tuple[list[str], list[Li
     counted: dict[str, LinkSection] = {}
     for name in part.requested:
         table, attribute = split_name(name)
+        # CHILD.count or CHILD.cut, unless the table has an attribute of that name
         if part.per is not None and attribute in (COUNT, CUT) and attribute not in _names(job, table):
             link = _counted(job, part, name, table)
             counted[link.called] = link
@@ -233,6 +234,7 @@ def _tables_of(job: TablesOfJob, part: JoinWorkload) -> tuple[list[str], list[Li
     if part.per is not None and not counted:
         raise JobError("workload.per", f"{part.per!r} without a number of children", f"an attribute CHILD.{COUNT}",
                        "name one, or remove per")  # fmt: skip
+    # a part of one table belongs to this table
     if part.per is None and len(tables) < 2 and part.through is None:
         raise JobError(FIELD, f"attributes of {', '.join(tables) or 'no table'} only", "attributes of several tables",
                        f"move the part to [[tables.{next(iter(tables), 'NAME')}.workload]]")  # fmt: skip

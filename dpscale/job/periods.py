@@ -21,7 +21,11 @@ LATEST = 9999  # year
 
 
 def check_periods(data: TableSection) -> None:
-    """Raise JobError for keys of [data] and [time] that contradict each other."""
+    """Raise JobError for keys of [data] and [time] that contradict each other.
+
+    The keys of [time] need a period; those that limit a unit need a privacy unit, and those of windows and of
+    cumulative answers need these answers.
+    """
     settings = data.time
     if data.period is not None and isinstance(data.privacy_unit, list):
         raise JobError("data.privacy_unit", f"{len(data.privacy_unit)} columns, given with data.period", "one column",
@@ -71,6 +75,7 @@ def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     """
     name, domain = str(data.period), Domain.read(data.domain)
     dates = domain[name] if name in domain.names else _of_folders(data, settings)
+    # rows are drawn period by period, so that unique texts could repeat
     unique = [form.name for form in domain.formats if form.unique]
     if unique:
         raise JobError("data.period", f"given with the unique format {unique[0]!r}", "formats with unique = false",
@@ -78,6 +83,7 @@ def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     if dates.kind != "date":
         raise JobError("data.period", f"{name!r}, an attribute of kind {dates.kind}", 'an attribute of kind "date"',
                        "name another, or change its kind in the domain file")  # fmt: skip
+    # start and horizon repeat the domain file, or define the periods of folders
     if settings.start is not None and _read_start(dates.by, settings.start) != dates.low:
         raise JobError("time.start", f"{settings.start} for periods from {name_of(dates.by, dates.low)}",
                        "the first period of the domain file", "leave it out")  # fmt: skip
@@ -93,6 +99,7 @@ def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     if settings.window is not None and settings.window > dates.listed:
         raise JobError("time.window", f"{settings.window} for {dates.listed} periods", "at most the number of periods",
                        "reduce it")  # fmt: skip
+    # cells that are no periods would have records of no period
     if dates.outside == "clip" or dates.groups or dates.outside == "category" or dates.nulls == "category":
         raise JobError("data.period", f"{name!r}, which has cells that are no periods", "a date attribute whose"
                        ' outside and nulls are "reject" or "drop"', "change them in the domain file")  # fmt: skip

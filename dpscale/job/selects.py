@@ -241,6 +241,7 @@ def _is_key(join: Any, tables: Mapping[str, str], ends: Ends) -> bool:
     if using:
         return set(using) == set(first) == set(second) and len(using) == len(first)
 
+    # the equalities of the key's columns, without an order of the sides
     wanted = {frozenset({(one, a), (other, b)}) for a, b in zip(first, second, strict=True)}
     stated = list[Any]()
     for equality in _conjuncts(join.args["on"]):

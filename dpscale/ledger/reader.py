@@ -449,7 +449,11 @@ def _largest_delta(account: Account, stated_delta: float) -> float:
 
 
 def notes(account: Account) -> list[str]:
-    """Return the caveats that a reader of the figures needs."""
+    """Return the caveats that a reader of the figures needs.
+
+    An odometer reports what has been spent without a limit; its ε holds if every budget was fixed before the first
+    release. A renewing cap is one for each period of the data.
+    """
     sentences = []
     if account.cap and account.cap.boundless:
         sentences.append(f"a cap above epsilon {MOST:g} has no effect: set a smaller one")

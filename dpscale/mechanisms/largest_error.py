@@ -177,6 +177,7 @@ class QueryWeights:
 
         roles = kinds_of(workload)
         numbers = {role: number for number, role in enumerate(dict.fromkeys(roles.values()))}
+        # without keys first, because `_factors` needs the kinds
         found = cls(workload, {name: numbers[role] for name, role in roles.items()}, {}, np.zeros(0))
         keys, end = dict[Key, slice](), 0
         for number, part, names in _sets(workload):

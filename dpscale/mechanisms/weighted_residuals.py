@@ -96,6 +96,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     rooted = {} if separate or problem.noise == LAPLACE else weights_of_roots(problem.workload)
     if rooted and len(rooted) == len(demands.kind_of) == 1:
         made = _plan_rooted(problem, tools, solve, rooted)
+        # near its bound: no other plan needs to be searched
         if made.error <= made.floor * (1 + NEARLY):
             return made
 
@@ -103,6 +104,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     listed = None if separate or whole is not None else _listed(problem, tools)
     if listed is not None:
         whole, least = _plan_listed(problem, solve, listed)
+    # under Laplace noise residuals cost more per axis, so one strategy on all cells is taken
     if whole is not None and (problem.noise == LAPLACE or whole.optimality_gap <= NEARLY):
         return whole
 

@@ -144,20 +144,27 @@ class LinearAxis:
         first, second, total = np.zeros((len(nodes), n)), np.zeros((len(nodes), n)), np.zeros((n, n))
         assert self.tridiagonal is not None
         add_inverses(weights, self.profile, *self.tridiagonal, nodes, shares, first, second, total)
+        # the loop fills the lower triangle only
         total += np.tril(total, -1).T
+        # A⁻¹(u − μ) from A⁻¹u
         second -= first
         a, b, c = first @ weights[1:] - 1, second @ weights[1:], second @ apart + 1
         scales = shares / (a * c - b * b)
         crossed = (first * (scales * b)[:, None]).T @ second
         total -= (first * (scales * c)[:, None]).T @ first + (second * (scales * a)[:, None]).T @ second
         upper = np.linalg.cholesky(total + crossed + crossed.T).T
+        # the column of the first cell makes the rows centred by u
         means = upper @ self.profile[1:]
         root = np.concatenate([np.zeros((n, 1)), upper], axis=1) - means[:, None]
         squares, scale = (root**2).sum(axis=0), math.sqrt(self.trace)
         leverage, value = float(squares.max()), float(weights @ squares) / scale
 
         return Optimum(
-            root=root / math.sqrt(leverage), primal=value * leverage / scale, dual=value**2 * EXACTLY, weights=weights
+            # scaled to sensitivity 1: the largest squared norm of a column is `leverage`
+            root=root / math.sqrt(leverage),
+            primal=value * leverage / scale,
+            dual=value**2 * EXACTLY,
+            weights=weights,
         )
 
     def certified(self, weights: Floats) -> Optimum:

@@ -339,6 +339,8 @@ def _offer_again(
 
     `row[j, k]` is the row that is the cheapest for a move from column j to k, and `cost[j, k]` its cost; arcs of row i
     are searched over all rows, since its costs changed.
+
+    A row that became cheaper is offered by `_offer`; arcs of other rows have not changed.
     """
     height, width = fitted.shape
     for j in range(width):

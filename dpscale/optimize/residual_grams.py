@@ -421,6 +421,8 @@ def pooled(demands: Demands) -> Demands:
 
     Sums of many products are then one product, of which the optimum is known. Families count by the traces of their
     terms.
+
+    `totals` has, for each kind of attribute, the share of each family: Σ number · weight · traces of its terms.
     """
     totals: dict[int, Counter[str]] = defaultdict(Counter)
     for demand, number in demands.counts.items():
@@ -430,6 +432,7 @@ def pooled(demands: Demands) -> Demands:
             for kind, family in tokens:
                 totals[kind][family] += share  # type: ignore[assignment]
 
+    # axes that are searched in blocks are left out
     many = {kind: shares for kind, shares in totals.items()
             if len(shares) > MOST_FAMILIES and demands.sizes[kind] == demands.cells[kind]}  # fmt: skip
     if not many:

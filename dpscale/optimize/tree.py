@@ -538,6 +538,9 @@ def _product_below(table: Floats, free: tuple[int, ...]) -> list[Floats]:
     `free` is the entry at which the product may exceed the table. From every positive entry, the sides start as the
     lines through it; then each side in turn becomes the largest that keeps the product below the table. The sides with
     the largest product of their sums are returned.
+
+    A side is an array for one axis; the product has at each entry the product of the sides' values. The caller
+    subtracts such products from a table one after the other.
     """
     best, limits = list[Floats](), table.copy()
     limits[free] = math.inf
@@ -545,11 +548,13 @@ def _product_below(table: Floats, free: tuple[int, ...]) -> list[Floats]:
         lines = [
             table[tuple(slice(None) if i == axis else at for i, at in enumerate(start))] for axis in range(table.ndim)
         ]
+        # scaled so that the product equals the table at the start
         sides = [line / line[start[axis]] if axis else line for axis, line in enumerate(lines)]
         for axis in range(table.ndim):
             rest = reduce(np.multiply.outer, [side for i, side in enumerate(sides) if i != axis], np.ones(()))
             moved = np.moveaxis(limits, axis, 0)
             ratio = np.where(rest > 0, moved / np.where(rest > 0, rest, 1.0), math.inf)
+            # the smallest ratio of limit to the other sides' product, infinite where that is 0
             least = ratio.reshape(len(moved), -1).min(axis=1)
             sides[axis] = np.where(np.isfinite(least), least, sides[axis])
 

@@ -576,6 +576,9 @@ class CoupledResiduals(Accuracy):
         `together` has, by block, the sum of the pieces that a joint factor of several spaces estimates, as an array
         over the block's attributes; `partial` the part of it on residuals that are not fully measured (`spans_all` is
         False).
+
+        A residual has `sources`, the blocks that estimate it. `_lifted` writes a piece as an array over the block's
+        attributes. The ridge is a small multiple of the identity that makes singular strategies invertible.
         """
         together, partial = dict[int, Floats](), dict[int, Floats]()
         for residual_set, part in pieces:

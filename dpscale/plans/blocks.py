@@ -289,6 +289,7 @@ class Blocks(Sequence[Block]):
             spread = [(axis, weights) for axis, weights in enumerate(_axis_weights(strategy)) if weights is not None]
             blocks = np.flatnonzero(self.which == number) if spread else np.zeros(0, np.int64)
             for axis, weights in spread:
+                # number of the attribute on this axis of each block, and the first block with it
                 attributes, first = np.unique(self.sets.members[self.sets.starts[blocks] + axis], return_index=True)
                 for attribute, block in zip(attributes.tolist(), blocks[first].tolist(), strict=True):
                     use = block, axis, weights

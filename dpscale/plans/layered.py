@@ -74,6 +74,7 @@ class LayeredFactor(ImplicitFactor):
             raise ValueError("the rows on blocks of a layered strategy do not have an entry for each block")
         if int(multipliers.min()) < 0 or int(multipliers.max()) >= LARGEST_MULTIPLIER or int(multipliers[-1].min()) < 1:
             raise ValueError("the multipliers of a layered strategy are not in their limits")
+        # a level is measured in all blocks or in none
         if any(int(level.min()) < 1 for level in multipliers[self._measured]):
             raise ValueError("a level of a layered strategy is measured in some blocks only")
 

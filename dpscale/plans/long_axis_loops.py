@@ -34,6 +34,10 @@ def solve_pair(
     T has `diagonal` on its main diagonal and −`off_diagonal` next to it. Pivots are the sums of rows plus the entries
     next to the diagonal, so that no term is subtracted. `weights` μ and `profile` u have all n + 1 cells; A⁻¹μ goes to
     `first`, A⁻¹u to `second`, the diagonal to `inverse`, each of length n.
+
+    Cell i of A is cell i + 1 of the axis. `off` is the entry next to the diagonal with its sign reversed, `before` the
+    row sum of the previous cell after elimination. The diagonal of the inverse is 1 / (pivot from the front + pivot
+    from the end − diagonal), each written by row sums.
     """
     n = len(down)
     off = square * off_diagonal
@@ -51,6 +55,7 @@ def solve_pair(
     for i in range(n - 1, -1, -1):
         after = 0.0 if i == n - 1 else off
         rest = 0.0 if i == n - 1 else off * up / (off + up)
+        # row sum from the front plus what the cells behind add
         inverse[i] = 1 / (inverse[i] + rest)
         up = weights[i + 1] + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1))) + rest
         first[i] = (first[i] + after * first[min(i + 1, n - 1)]) / down[i]
@@ -201,10 +206,10 @@ def add_chain_inverses(
 ) -> None:
     """Add the lower triangle of Σ_k share_k (D + s_k² T)⁻¹ to `total`; see `add_diagonals`.
 
-    D is the diagonal of `weights`, and T the tridiagonal matrix with rows that sum to `sums` and −`off_diagonal` next
-    to the diagonal. Elimination from the first cell on leaves `own[i]`, the sum of row i plus what the cells before it
-    add; elimination from the last cell on adds `after`. Both together are the inverse of the diagonal of the inverse,
-    and `ratios` are the quotients of its neighbouring entries. Only positive numbers are added.
+    D is the diagonal of `weights`, and T the tridiagonal matrix with rows that sum to `sums` ≥ 0 and `off_diagonal` ≤ 0
+    next to the diagonal. Elimination from the first cell on leaves `own[i]`, the sum of row i plus what the cells
+    before it add; elimination from the last cell on adds `after`. Both together are the inverse of the diagonal of the
+    inverse, and `ratios` are the quotients of its neighbouring entries. Only positive numbers are added.
     """
     n = len(weights)
     own, ratios, inverse = np.empty(n), np.empty(n), np.empty(n)
@@ -213,10 +218,12 @@ def add_chain_inverses(
         for i in range(n):
             own[i] = weights[i] + square * sums[i]
             if i:
+                # magnitude of the entry next to the diagonal; `own` of the cell before plus it is the pivot
                 off = -square * off_diagonal[i - 1]
                 ratios[i - 1] = off / (off + own[i - 1])
                 own[i] += own[i - 1] * ratios[i - 1]
 
+        # the same from the last cell on: `up` is the row sum after elimination of the cells behind
         up = 0.0
         for i in range(n - 1, -1, -1):
             after = 0.0

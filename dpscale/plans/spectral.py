@@ -86,6 +86,7 @@ class SpectralFactor(ImplicitFactor):
             or (np.diff(coefficients) > 0).any()
         ):
             raise ValueError("the coefficients of a spectral strategy increase, or are not those of its axis")
+        # convolutions are exact in integers of 64 bits
         if float(coefficients.sum()) * max(float(coefficients[0]), 1 << HALF) >= 1 << 60:
             raise ValueError("the coefficients of a spectral strategy are too large")
         if (
@@ -94,6 +95,7 @@ class SpectralFactor(ImplicitFactor):
             or int(multipliers.max()) >= LARGEST_MULTIPLIER
         ):
             raise ValueError("the multipliers of a spectral strategy are not in their limits, one for each cell")
+        # the weights U of the axis
         spread = (self.weights or (None,))[0]
         if spread is None or len(spread) != self.cells or min(spread) < 0 or not 0 < sum(spread) < MOST_TOTAL:
             raise ValueError("the weights of a spectral strategy are not in their limits, one for each cell")

@@ -154,10 +154,12 @@ class TreeFactor(Factor):
             for of_level in multipliers
         ):
             raise ValueError("the multipliers of a tree are not integers from 0 to 2^24")
+        # every leaf needs a measurement, so that all sums are estimable; a centred tree has no total
         if int(multipliers[-1].min()) < 1 or (self.centred and int(multipliers[0][0])):
             raise ValueError("a leaf of a tree is not measured, or the root of a centred one is")
         if self.known >= tree.depth or (self.known >= 0 and self.centred):
             raise ValueError("the level of a tree that is known has no nodes below, or the tree is centred")
+        # known nodes get no budget
         if any(int(of_level.max()) for of_level in multipliers[: self.known + 1]):
             raise ValueError("a node of a tree is measured although it is known")
         if self.centred and not self._has_spread:

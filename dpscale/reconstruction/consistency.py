@@ -396,6 +396,7 @@ def _pairs(targets: Sequence[AttributeSet], most: int, seed: int) -> Iterator[tu
         yield from ((one, other) for one, other in combinations(targets, 2) if set(one) & set(other))
         return
 
+    # at most 50 attempts for each pair, because few pairs may have common attributes
     random, seen = np.random.default_rng(seed), set()
     for _ in range(50 * most):
         first, second = sorted(int(i) for i in random.integers(len(targets), size=2))

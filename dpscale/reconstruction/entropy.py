@@ -261,6 +261,8 @@ def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, toleranc
 
     A margin is (axes, table). Pairs with both 1-way marginals and triples with pairs have compiled loops; a fit ends
     when no margin moves by more than the tolerance in L1.
+
+    A loop ends after `rounds` passes, each of which scales the table to all margins in turn.
     """
     margins = [(axes, np.ascontiguousarray(margin)) for axes, margin in margins]
     if table.ndim == 2 and [axes for axes, _ in margins] == [(0,), (1,)]:

@@ -68,7 +68,12 @@ def scale_front(table: Floats, wanted: Floats) -> float:
 
 @compiled("float64(float64[:, :, ::1], float64[:, ::1])", few=FEW)
 def scale_sides(table: Floats, wanted: Floats) -> float:
-    """Scale a table with axes (i, j, k) to a margin (i, k), in place; return the previous L1 distance."""
+    """Scale a table with axes (i, j, k) to a margin (i, k), in place; return the previous L1 distance.
+
+    Every entry is multiplied by wanted / sum over j, where sums below LEAST count as LEAST; `sums` has first the sums
+    of one i and then these factors. Slices of different i are independent, so each is finished while it is in the
+    cache.
+    """
     moved = 0.0
     depth = table.shape[2]
     sums = np.empty(depth)

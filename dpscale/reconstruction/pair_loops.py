@@ -44,6 +44,9 @@ def window_sums(values: Floats, reach: int) -> Floats:
     """Return for every cell the sum over cells up to `reach` away along both axes, without the cell itself.
 
     `down` are running sums along the first axis, and `across` running sums of their differences along the second.
+
+    The time does not depend on `reach`, because a sum over a window is a difference of two running sums. Windows are
+    cut at the edges.
     """
     rows, columns = values.shape
     down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)
@@ -53,6 +56,7 @@ def window_sums(values: Floats, reach: int) -> Floats:
             down[i + 1, j] = down[i, j] + values[i, j]
 
     for i in range(rows):
+        # rows of the window
         first, last = max(i - reach, 0), min(i + reach + 1, rows)
         for j in range(columns):
             across[j + 1] = across[j] + (down[last, j] - down[first, j])
@@ -68,6 +72,8 @@ def products(ones: Floats, at: Integers, total: float, pairs: Integers, starts: 
 
     `ones` are the 1-way marginals, that of attribute i from `at[i]` to `at[i + 1]`; the table of pair t begins at
     `starts[t]`.
+
+    a and b are cells of the attributes i and j, and N is `total`.
     """
     out = np.empty(starts[-1])
     for t in range(len(pairs)):

@@ -143,7 +143,11 @@ def _lake_at(folder: str) -> str:
 
 
 def _check_lake_prefixes(urls: Iterable[str], found: Iterable[str]) -> None:
-    """Raise DataError if a prefix at or above some objects is that of a table with a log."""
+    """Raise DataError if a prefix at or above some objects is that of a table with a log.
+
+    `urls` are the given paths, perhaps with wildcards, and `found` the objects below them. A log marks the folder of a
+    table; so does a metadata file of Iceberg.
+    """
     for name in found:
         folder, _, last = name.rpartition("/")
         parts = folder.split("/")
@@ -153,6 +157,7 @@ def _check_lake_prefixes(urls: Iterable[str], found: Iterable[str]) -> None:
         if parts[-1] == "metadata" and last.endswith(METADATA):
             raise _lake("iceberg", "/".join(parts[:-1]))
     for url in urls:
+        # the folder above the part without wildcards
         above = re.split(r"[*?\[]", url, maxsplit=1)[0].rstrip("/").rpartition("/")[0]
         # a path may point into a table: its log is then in a folder above
         while not above.endswith(("/", ":")):

@@ -118,6 +118,7 @@ def _scan(data: Bytes, begin: int, steps: NDArray[np.int16], stack: Bytes, token
     """
     state, depth, count, line = LINE, 0, 0, begin
     for place in range(begin, len(data)):
+        # the table has a step for each state and byte
         step = steps[state << 8 | data[place]]
         state, action = step & ((1 << STATE_BITS) - 1), step >> STATE_BITS
         if action == 0:
@@ -138,9 +139,11 @@ def _scan(data: Bytes, begin: int, steps: NDArray[np.int16], stack: Bytes, token
                 return INVALID
             if depth == 0:
                 state, action = END, END_ROW
+        # the state after a comma depends on the innermost bracket, which the table does not know
         elif action == COMMA:
             state = NEXT_KEY if stack[depth - 1] == ord("{") else NEXT_VALUE
 
+        # tokens of the line's object only; the opening bracket of a nested value is the start of that value
         if depth < 2 or (action == OPEN and depth == 2):
             tokens[count] = place << ACTION_BITS | action
             count += 1
@@ -181,6 +184,9 @@ def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
 
     Text never becomes longer, so that `out` (where the next byte is written) never passes `place` (where it is read).
     `high` is the end of the U+FFFD that replaced a first surrogate, and `lead` has that surrogate's ten bits.
+
+    A member has a key and a value, whose ends are in `spans`. A character beyond U+FFFF is written as two surrogates,
+    each an escape of six bytes; it has four bytes in UTF-8.
     """
     for member in range(len(kinds)):
         for flag, column in ((ESCAPED_KEY, KEY), (ESCAPED, VALUE)):
@@ -216,6 +222,7 @@ def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
                     lead, high = code & 0x3FF, np.int64(0 if low else out + 3)
                     code = np.int64(0xFFFD)
 
+                # bytes of the character in UTF-8: the last ones have six bits each
                 size = 1 + (code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF)
                 for index in range(size - 1, 0, -1):
                     data[out + index] = 0x80 | (code & 0x3F)
@@ -243,6 +250,7 @@ def _match(data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: 
         first, end = (0, columns) if row < 0 else (rows[row], rows[row + 1])
         for member in range(first, end):
             start, length = spans[member, KEY], spans[member, KEY_END] - spans[member, KEY]
+            # hash of the key's bytes; places in the table are tried one after the other from it
             code = np.uint64(14695981039346656037)  # FNV-1a
             for place in range(start, start + length):
                 code = (code ^ np.uint64(data[place])) * np.uint64(1099511628211)
@@ -261,8 +269,10 @@ def _match(data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: 
                     same = data[start + place] == data[begin + place]
                     place += 1
 
+                # the same key twice in an object, or a requested column twice
                 if same and (other >= columns or row < 0 or found[other, row] >= 0):
                     return False
+                # the key of a requested column: its member in this object
                 if same:
                     found[other, row] = member
                     break
@@ -395,7 +405,11 @@ class OpenNdjson(OpenFile):
     def batches(
         self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: object = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the columns as texts, dictionary-encoded except `ids`."""
+        """Yield batches of the columns as texts, dictionary-encoded except `ids`.
+
+        `row_groups` are the numbers of the ranges of bytes to read; a compressed file has no ranges and is read whole.
+        Without columns a batch has one column of nulls, for its number of rows. `domain` is not used.
+        """
         columns = list(dict.fromkeys(columns))
         rows, parts = batch_rows(len(columns)), () if codec_of(self.path) else row_groups
         ranges: Iterable[tuple[int, int | None]] = ((part * RANGE_BYTES, (part + 1) * RANGE_BYTES) for part in parts)

@@ -92,11 +92,13 @@ def _columns_of(request: _PageRequest) -> Columns:
     """
     schema, domain = request.schema, request.domain
     places = {name: place for place, name in enumerate(schema.names)}
+    # an attribute alone in its column, of codes that fit 32 bits
     known = [name for name in request.names if name in domain.alone and domain[name].code_count <= MOST_CELLS]
     names = tuple(name for name in known if plain_type(schema.field(places[name]).type) is not None)
     fields, attributes = [schema.field(places[name]) for name in names], [domain[name] for name in names]
     kinds = tuple(plain_type(field.type) for field in fields)
     whole = [attribute.is_whole and types.is_integer(kind) for attribute, kind in zip(attributes, kinds, strict=True)]
+    # the range matters only for integers that become cells by subtraction
     numbers = [
         (
             width_of(kind),
@@ -241,6 +243,9 @@ class Group:
 
         The columns of a job are named in `parquet.values`: bytes of the page, rows to take of it, row of the output and
         where they start there, table of the dictionary's cells, and the cell of a null.
+
+        A window has the rows `begin` to `end` of the row group. `mine` are the pages with rows in it: a page has the
+        rows from `firsts` up to `lasts`.
         """
         lasts = self._firsts + self._pages[:, headers.VALUES]
         mine = np.flatnonzero((self._firsts < end) & (lasts > begin))
@@ -253,9 +258,11 @@ class Group:
 
         jobs = np.empty((len(mine), loops.JOB_FIELDS), np.int64)
         jobs[:, loops.AT], jobs[:, loops.END] = self._places, self._places + pages[:, headers.LENGTH]
+        # rows skipped in the page, and rows of the window before it; one of them is 0
         jobs[:, loops.FIRST], jobs[:, loops.START] = np.maximum(begin - firsts, 0), np.maximum(firsts - begin, 0)
         jobs[:, loops.TAKEN] = np.minimum(lasts[mine], end) - np.maximum(firsts, begin)
         jobs[:, loops.ROW], jobs[:, loops.LEVEL_BYTES] = columns, pages[:, headers.LEVELS]
+        # a page of version 2 may have levels although its column has no nulls
         jobs[:, loops.NULLABLE] = tables.nullable[columns] | (pages[:, headers.LEVELS] > 0)
         jobs[:, loops.TABLE], jobs[:, loops.ENTRIES] = tables.starts[columns], tables.entries[columns]
         jobs[:, loops.NULL_CELL] = tables.nulls[columns]

@@ -267,6 +267,9 @@ def growing_edges(sample: np.ndarray[Any, Any], low: float, high: float) -> list
 
     The first edge is near the 5 % quantile of the absolute values. Without room for 1, 2 and 5 only powers of ten are
     used. On each side the series ends with the first edge at or beyond the extreme value.
+
+    `series` are the positive edges as exact fractions, so that 0.1 is 1/10; `least` and `most` bound their powers of
+    ten. `low` and `high` are the extreme values of the column, `sample` some of its values.
     """
     sizes = np.abs(sample[sample != 0])
     least, most = _exponent(Fraction(repr(float(np.quantile(sizes, 0.05))))), max(-low, high)
@@ -274,6 +277,7 @@ def growing_edges(sample: np.ndarray[Any, Any], low: float, high: float) -> list
         series = [
             Fraction(10) ** k * digit for k in range(least, _exponent(Fraction(repr(most))) + 2) for digit in digits
         ]
+        # an edge is needed if the one before is below the largest value
         positive = [value for i, value in enumerate(series) if i == 0 or series[i - 1] < Fraction(repr(most))]
         if len(positive) <= MOST_EDGES:
             break
@@ -589,12 +593,15 @@ def _file_summaries(
     """Read the table once and return the summary of each column, of rules between them, and columns without a name.
 
     Columns are those of every file if the files list theirs by key, else those of the first file.
+
+    `seen` are the summaries by column. The domain of the table is a placeholder, because a draft has none.
     """
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     listing = table.partitions[: 1 if table.partitions[0].format.lists_columns else None]
     known = [name for partition in listing for name in partition.columns()]
     nameless = {} if all(known) else {"": f"column {known.index('') + 1}, without a name in the header: give it one"}
     seen = {name: ColumnSummary() for name in known if name}
+    # a single column whose name contains another delimiter: the file has fields that were not divided
     if len(seen) == 1 and not dialect.delimiter and (mark := other_delimiter(table.partitions[0].path, dialect.format)):
         raise DataError(
             "data.path",
@@ -627,6 +634,8 @@ def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
     """Return the attribute's table of the domain file, or the reason why the column is omitted.
 
     The order matters: a column of dates is no id, and an id is no attribute even if its values are numbers.
+
+    Values that are not numbers in a column of numbers, if they are few, are "unparsable" and get a cell of their own.
     """
     if seen.foreign_type:
         return f"type {seen.foreign_type}"

@@ -70,6 +70,9 @@ class RuleSummary:
         """Return a column as numbers, or days; nan where it has none.
 
         A text column is one of dates if all its texts are, else one of numbers if they are.
+
+        `at` is the number of the column. `above` states which orders a batch has contradicted, so a column of mixed
+        kinds is marked as above every other one and the reverse.
         """
         column = column.dictionary_decode() if types.is_dictionary(column.type) else column
         missing = np.full(len(column), np.nan)
@@ -78,6 +81,7 @@ class RuleSummary:
             parsed = dates if dates is not None and not dates.foreign.any() else numbers(column)
         except DataError:
             parsed = None
+        # no numbers at all; booleans have no order worth a rule
         if parsed is None or types.is_boolean(column.type):
             return missing
         is_date = parsed is dates

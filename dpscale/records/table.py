@@ -189,6 +189,9 @@ class Partition:
 
         `fixed` are the columns that the path states or that are null in this file, `both` those in the path and in the
         file, which must agree. If no column is in the file, the first one is read, for the number of rows.
+
+        `ids` and `domain` are passed to the reader, which can convert columns to cells at once; not if a column must be
+        compared with the path first.
         """
         fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path, self.dialect.format):
@@ -203,6 +206,7 @@ class Partition:
                     raise missing_column(name, self.path, named=self.dialect.format)
 
             check_distinct(self.path, source.names, columns)
+            # columns of the path are not read again
             wanted = [name for name in columns if name in present]
             read = [*wanted, *both] or (source.names[:1] if listed else ())
 

@@ -214,6 +214,8 @@ def _remove_loop(pairs: Integers, i: int, tried: list[int], number: int, there: 
 
     `i` is the position of the link and `tried` those of others; a link is the number row · `number` + end, and `there`
     counts these numbers.
+
+    The link (row, row) and a link (a, b) become (row, b) and (a, row), which keeps the degrees of all rows.
     """
     row, end = pairs[i].tolist()
     for j in tried if row == end else ():
@@ -429,12 +431,14 @@ class ChildModel:
         one, two = (rows_of_profiles(side, of)[0] for side, of in zip(self.sides, (above, below), strict=True))
         if self.groups is None:
             u, v, expected = one, two, self._share(self.sides, above, below)
+            # integer links by profiles, with one parent for each child
             whole = round_children(expected, u, v, self.bound, stream)
             each = (whole.sum(axis=1) / u.counts)[u.of]
         else:
             sides = self.groups.side(self.sides[0], 0), self.groups.side(self.sides[1], 1)
             first, second = self.groups.u[above], self.groups.v[below]
             u, v = (
+                # groups have no profiles of their own, so links move by group alone
                 replace(rows_of_profiles(side, of)[0], profiles=side.profiles[:0])
                 for side, of in zip(sides, (first, second), strict=True)
             )
@@ -443,6 +447,7 @@ class ChildModel:
 
         ends = self._degrees(each, u, whole.sum(axis=1), stream)
         links = assign_links(whole, u, v, ends, children(whole.sum(axis=0), v, stream), stream)
+        # the exchange of siblings needs the expected links by profile
         known = expected if self.groups is None else None
         return with_siblings(links, (one, two), known, self.siblings, stream, self.most)
 

@@ -119,6 +119,9 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
     of the other have the root of their summed squares. `precisions` are those of the sums over u, over v and over
     pairs; `scales` are the assumed departures of single columns (`ones`) and pairs. `links` is the number of links,
     `carried` is the change of a column's sum per relative departure of its value, and `open` that without clipping.
+
+    `pu`, `pv` and `puv` are the precisions, `eu`, `ev` and `joint` the errors by column of u, of v and of pairs, and
+    `lu`, `lv` and `both` their sums by attribute. `nu` and `nv` are the numbers of attributes.
     """
     pu, pv, puv = precisions
     ones, pairs = scales
@@ -131,6 +134,7 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
     both = np.zeros((nu, nv))
     np.add.at(both, np.ix_(u.blocks, v.blocks), joint)
 
+    # without triples (one attribute on each side) the sum is 0, and the pair's error is returned
     return _triples(lu, lv, both) + _triples(lv, lu, both.T) or float(
         np.sqrt(lu[0] ** 2 + lv[0] ** 2 + both[0, 0] ** 2)
     )

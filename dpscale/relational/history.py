@@ -487,18 +487,21 @@ def order_children(
         Whether exchanges keep the cross marginals of the links, which may be many.
     """
     u, v = sides
+    # each parent keeps its number of children, as positions
     places, tables = Positions(np.sort(links[:, 0])), noisy.tables
     children = np.sort(links[:, 1])
     rows = np.ascontiguousarray(v.profiles[v.of[children]], dtype=np.int64)
     step, sigma = noisy.date_steps
     own = v.profiles[v.of[links[:, 1]], tables.order]
     ends = ParentDates.of(u, links[:, 0], own, tables.sizes[tables.order])
+    # first a date for each position, then a child of this date
     dates = sample_dates(
         places, rows[:, tables.order], ends, tables, (step, noisy.parents), (sigma, noisy.sigmas[1]), stream
     )
     chosen = _by_date(dates, rows[:, tables.order], stream)
     cross = Cross.of(u, v) if associate else _no_marginals(u, v)
     now = u.of[places.parents], v.of[children[chosen]]
+    # cross marginals of the new links less those of the given ones
     cross_off = (_marginals(cross, *now) - _marginals(cross, u.of[links[:, 0]], v.of[links[:, 1]])).astype(float)
     _exchange(chosen, places, dates, rows, noisy, (u.of, v.of[children], cross, cross_off), stream)
 

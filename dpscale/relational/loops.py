@@ -115,6 +115,8 @@ def improve(links: Floats, floors: Floats, caps: Floats, first: Integers, second
     `links` are integers, each the floor of its target or one more; `off` are the marginals of the links minus the
     targets. Both are changed in place. A move is from cell (a, b) to cell (c, d); `first` and `second` give the entries
     of the marginals of a cell. A cell gains a link only up to its floor plus 1 and its cap.
+
+    `links` is a table of `width` columns, flat: s is the cell that loses a link, e the cell that gains it.
     """
     width, moved = len(second), 0
     for t in range(len(sources)):
@@ -193,13 +195,16 @@ def placement_cost(
         cost += factor * change_entry(off, first[of_u[parent], k] + second[of_v[child], k], sign)
     count = begins[parent + 1] - begins[parent]
     if count > 1:
+        # a parent with many children has the weight of its children, not that of all their pairs
         weight = sign / (count - 1)
         for place in range(begins[parent], begins[parent + 1]):
             other = order[place]
+            # the child itself, and the one that it is exchanged with, are no siblings of it
             if other in (child, instead):
                 continue
             for t in range(len(pairs)):
                 i, j = pairs[t, 0], pairs[t, 1]
+                # both orders of the pair (child, other)
                 cost += change_entry(sibling_off, starts[t] + rows[child, i] * sizes[j] + rows[other, j], weight)
                 cost += change_entry(sibling_off, starts[t] + rows[other, i] * sizes[j] + rows[child, j], weight)
 
@@ -274,8 +279,9 @@ def add_siblings(rows: Integers, begins: Integers, weights: Integers, sizes: Int
                  starts: Integers, out: Integers) -> None:  # fmt: skip
     """Add the weight of its parent to the cell of each ordered pair of different siblings in each table.
 
-    `rows[begins[p] : begins[p + 1]]` are the children of parent p. `pairs` are the columns (i, j) of each table,
-    `sizes` their numbers of values, and starts[t] is the first cell of table t.
+    `rows[begins[p] : begins[p + 1]]` are the children of parent p, x and y two of them. `pairs` are the columns (i, j)
+    of each table, `sizes` their numbers of values, and starts[t] is the first cell of table t: sibling x gives the
+    value of i and sibling y that of j. A parent of weight 0 is left out.
     """
     for parent in range(len(weights)):
         if weights[parent] == 0:

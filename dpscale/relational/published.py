@@ -259,11 +259,15 @@ def project(b: Floats, cap: Floats, links: float) -> Floats:
     """Return the projection on {0 ≤ b ≤ 1, Σ cap b = links} in the metric of pairs of rows: b + y, clipped to [0, 1].
 
     y is found by bracketed Newton steps: Σ cap · clip(b + y) is piecewise linear, so the last step is exact.
+
+    `b` has the probability of each block of pairs of rows, and `cap` the number of its pairs.
     """
     low, high, y = -b.max(), 1 - b.min(), 0.0
     for _ in range(NEWTON):
         found = np.clip(b + y, 0, 1)
+        # the missing sum, and by how much it changes with y: the pairs that are not clipped
         left, slope = links - (cap * found).sum(), cap[(b + y > 0) & (b + y < 1)].sum()
+        # the solution stays between `low` and `high`; a step outside is replaced by bisection
         low, high = (y, high) if left > 0 else (low, y)
         step = y + left / slope if slope > 0 else (low + high) / 2
         step = step if low < step < high else (low + high) / 2

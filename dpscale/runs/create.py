@@ -78,15 +78,18 @@ def begin_run(
     base = resolve_path(run_dir if run_dir is not None else default_base(new.digests))
     is_of_job = partial(contains_job, digests=new.digests, folder=None if run_dir is not None else job.folder)
     with store_errors(base), creation_errors(base):
+        # the directory, and its number among the runs of the job
         where, number = _choose(base, is_of_job, fresh, named=run_dir is not None)
         missing = not present(where / MANIFEST)
         if missing:
             check_folder_names("tables", job.tables)
             check_folder_names("link.name", [link.called for link in job.foreign_keys])
+        # all checks come before the directory exists, so that a refusal leaves nothing
         if missing and files_accessible:
             check_outside_data(where, job)
             check_first_release(job, new.digest, fresh)
             content.preflight(job, new.inputs)
+        # an empty folder of the user is filled, not created
         existed = is_local(where) and where.is_dir()
         created = missing and create_directory(where, new.first_files(number, where, fresh))
 
@@ -95,6 +98,7 @@ def begin_run(
         raise JobError("run directory", f"{where} contains another job", "the directory of this job, or a new one",
                        "choose another --run-dir")  # fmt: skip
     run.created = ("files" if existed else "folder") if created else ""
+    # another process, or an earlier call, has created it
     if not created:
         _take_places(run, job)
         run.content.reopen(job)

@@ -166,15 +166,18 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     if first_snapshot is not None and run.read_matching_key() is None:
         return str(first_snapshot)
     data, lake = run.job.data, table.lake
+    # where the data are: the version of a lake table, or files and their format
     layout_now = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
     prints = file_prints(run, table, engine)
     # a frame is compared by all its columns if an earlier call or the refined release hashed them
     whole = run.frame is not None and ("hashed" in run.manifest or "names" in (run.refines or {}))
     content = frame_content(run, engine) if whole else content_hash(run, table, engine, prints)
+    # a refined release must have the data of the earlier one
     check_same_data(run, frame_content(run, engine, earlier=True) if whole else content)
 
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if first_snapshot not in (None, tag):
+        # other data than files cannot be compared further
         if not prints:
             raise changed_files("the records changed since this release started")
         check_same_files(run, prints, is_charged(run.run))

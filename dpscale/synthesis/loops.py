@@ -99,6 +99,8 @@ def count_triples(rows: Integers32, sets: Integers, ends: Integers, sizes: Integ
 
     Rows are visited by blocks, so that a block stays in the cache for all sets. sets[t] are the columns of triple t,
     ends[t] its first cell, and `sizes` the numbers of values.
+
+    `counts` has the cells of all triples, with i the slowest and k the fastest index.
     """
     for first in range(0, len(rows), BLOCK):
         last = min(len(rows), first + BLOCK)

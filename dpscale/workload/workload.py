@@ -123,6 +123,7 @@ class Workload:
         Sets with one weight form one part. A set with a weight for each of its queries becomes a part of its own. `own`
         are the sets that the family has itself; `weight` is one number for all sets, or one value for each set.
         """
+        # a part has a name of its own
         chosen = chosen.distinct({part.name for part in self.parts})
         self._use_domain(chosen.domain_for(self.domain))
         own = chosen.own_sets(self.domain) if degree is None and attributes is None else None
@@ -134,6 +135,7 @@ class Workload:
 
         weights = _weights(weight, len(sets))
         uniform = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
+        # without any set the part is empty
         if uniform or not sets:
             named, values = (tuple(part) for part in zip(*uniform, strict=True)) if uniform else ((), ())
             self.parts.append(part_of(chosen, self.domain, named, values))

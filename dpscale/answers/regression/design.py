@@ -314,6 +314,7 @@ def _outcome(frames: Frames, text: str) -> DesignColumn:
             raise unsupported(text)
         return DesignColumn(name=numbers[0], attributes=(), values=np.ones(()), numbers=numbers)
 
+    # the name without backticks: a single attribute must have numbers or be boolean
     bare = QUOTED.sub(r"\1", text)
     if attributes == (bare,) and frames.domain[bare].kind not in (*NUMBERS, "boolean"):
         label, kind = frames.domain[bare].labels[0], frames.domain[bare].kind
@@ -321,10 +322,12 @@ def _outcome(frames: Frames, text: str) -> DesignColumn:
                        f"write it as {bare} == {label!r}")  # fmt: skip
 
     frame = frames.grid(attributes)
+    # cells of a boolean are false and true, hence 0 and 1
     if attributes == (bare,) and frames.domain[bare].kind == "boolean":
         values = np.arange(len(frame), dtype=float)
     else:
         try:
+            # a formula without intercept, whose single column is the expression as a number
             values = _matrix(f"0 + {{({text}) * 1.0}}", frame).to_numpy(np.float64)[:, 0]
         except (formulaic().errors.FormulaicError, TypeError, ValueError) as error:
             raise JobError("formula", text, "a number or a condition", first_line(error)) from None
@@ -335,7 +338,11 @@ def _outcome(frames: Frames, text: str) -> DesignColumn:
 
 
 def _columns(frames: Frames, text: str) -> Iterable[DesignColumn]:
-    """Yield the columns of the terms."""
+    """Yield the columns of the terms of a formula.
+
+    `formulaic` codes categories by their labels in a frame, so the design is learnt from a frame with every label
+    (`whole`) and then evaluated on the cells of each term's attributes. A term is a product such as a:b.
+    """
     try:
         terms = list(formulaic().Formula(text, _context={}))
     except (formulaic().errors.FormulaicError, SyntaxError) as error:
@@ -353,6 +360,7 @@ def _columns(frames: Frames, text: str) -> Iterable[DesignColumn]:
     for term, places in spec.term_indices.items():
         attributes, numbers = parts[str(term)]
         with np.errstate(all="ignore"):
+            # all columns over the grid of this term's attributes, of which its own are taken
             made = spec.get_model_matrix(frames.grid(attributes)).to_numpy(np.float64)
         for place in places:
             name = spec.column_names[place]

@@ -263,6 +263,7 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
     table = estimates.marginal(names)
     whole = _flat_columns(design, design.columns, scales)
     outcome, known = design.table(design.outcome).reshape(-1), _known(design)
+    # cells with equal covariates have one mean; `which` is the row of each known cell
     rows, which = np.unique(whole.T[known], axis=0, return_inverse=True)
     flat, y = table.reshape(-1)[known], outcome[known]
     numbers, sums = _grouped(which, len(rows), flat), _grouped(which, len(rows), flat * y)
@@ -271,6 +272,7 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
 
     counts = _without_negative(flat)
     some, summed = _grouped(which, len(rows), counts), _grouped(which, len(rows), counts * y)
+    # from non-negative counts, for which a root exists
     start = _start(rows, mean, some, summed, float(y.max()))
     # the numbers and sums of all distinct rows are the moments
     if 2 * len(rows) <= MOST_MOMENTS:
@@ -281,6 +283,7 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
         _, covariance = joint_answers(estimates, [SetQueries(names, np.arange(2 * len(rows)), shaped)], 2 * len(rows))
         if population:
             covariance = covariance + _sampled(which, len(rows), counts, y)
+        # without known errors there is no test, so the root itself is the estimate
         if not np.isfinite(covariance).all():  # of a model
             start = _root(rows, mean, numbers, sums, start)
         none = np.zeros((len(scales),) * 2)
@@ -297,6 +300,7 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
             sampling="cells" if population else "",
         )
 
+    # many rows: the score is linearised at its root, so that few moments are needed
     beta = _root(rows, mean, numbers, sums, start)
     score = _local(estimates, design, whole * known, outcome, mean, beta, _all_cells(counts, known) * population)
     return RegressionFit(

@@ -165,6 +165,7 @@ class RegressionResult:
                  ("R-squared:", "" if shown is None else f"{shown:.3f}")]  # fmt: skip
         half = WIDTH // 2
         lines = ["Regression Results".center(WIDTH).rstrip(), "=" * WIDTH]
+        # two facts on a line, each in half the width
         for (left, value), (right, other) in zip(facts[::2], facts[1::2], strict=True):
             lines.append(f"{left:<18}{value[: half - 20]:>{half - 19}} {right:<19}{other:>{WIDTH - half - 19}}")
         tail = (1 - level) / 2
@@ -173,6 +174,7 @@ class RegressionResult:
         lines += ["=" * WIDTH, " " * longest + "".join(f"{one:>11}" for one in head), "-" * max(WIDTH, longest + 66)]
         rows = np.column_stack([self.params, self.bse, self.pvalues, ends])
         for name, (value, error, chance, low, high) in zip(self._names, rows.tolist(), strict=True):
+            # the ratio of an estimate to its error, in the column z
             score = value / error if error > 0 else math.nan
             figures = (_number(value), _number(error), f"{score:.3f}", f"{chance:.3f}", _number(low), _number(high))
             lines.append(f"{name:<{longest}}" + "".join(f"{one:>11}" for one in figures))

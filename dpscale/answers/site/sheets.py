@@ -185,6 +185,9 @@ def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
 
     COLUMNS are the columns with figures; the others are labels. `codes` has the place of each row's label among the
     distinct ones.
+
+    A label's `shown` are the texts of its distinct values. A growing release has the period as its first column of
+    labels, and a plot over the periods in place of a cross table.
     """
     table, known = finished.with_ends(), dimensions_of(group.domain)
     labels = list[SheetLabels]()

@@ -46,6 +46,7 @@ def _guarantee(files: Mapping[str, Any]) -> Answers:
     row = next(entry for entry in ledger["releases"] if entry["release"] == files["records"]["release"])
     private = "yes" if files["claims"]["private"] else "NO: the noise follows from a seed that anybody can try"
     condition = ledger.get("chain", {}).get("opened", {}).get("facts", {}).get("condition", "")
+    # in a job of several tables the unit is named with its table
     column = row.get("unit") if row.get("unit_table") is None else f"{row['unit_table']}.{row['unit']}"
     within = f" in one {row['span']}" if row.get("span") else ""
     return [

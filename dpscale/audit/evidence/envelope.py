@@ -83,6 +83,7 @@ def opened(envelope: bytes) -> tuple[dict[str, str], str | None]:
     expected = statement_of(hashes, public)
     if text != expected or base64.b64encode(text).decode() != whole["payload"]:
         raise ValueError(f"contains {ENVELOPE!r} with a text that is not canonical")
+    # the statement has the public key of a signed bundle
     if (public is None) != (signatures == []):
         word = "lacks" if signatures == [] else "has"
         raise ValueError(f"{word} a signature, in contradiction to its statement")

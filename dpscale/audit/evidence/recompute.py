@@ -282,9 +282,11 @@ def unverified(folder: str | Path) -> list[str]:
         files["strategies"]["factors"],
     )
     sentences = list[str]()
+    # strategies, and the levels of nested ones
     pieces = [part for factor in factors.values() for part in (factor, *factor.get("levels", ()))]
     if alone := sum("columns" in part for part in pieces):
         sentences.append(f"the sensitivities of {alone} strategies, of which the bundle contains only column norms")
+    # a bound that is neither a name nor absent was planned from released values
     decided = dict.fromkeys(record["part"] for record in records if not isinstance(record.get("bound"), str | None))
     sentences += [f"bounds and noise of draws of {name} that were planned from released values" for name in decided]
     sentences += [
@@ -297,6 +299,7 @@ def unverified(folder: str | Path) -> list[str]:
         sentences.append(f"{' and '.join(lacking)}: the ledger's entry of this release seals no hash of them")
     if grouped := sum(is_grouped(record, parts[record["part"]], factors) for record in records):
         sentences.append(f"the cells of {grouped} draws of later decisions, which are groups of the domain's cells")
+    # selections have no noise that the draws show
     if chosen and (share := share_of_draws(files)) < Fraction(1, 2):
         sentences.append(f"the noise: the draws other than selections cost only {float(share):.3g} of the charge")
     return sentences

@@ -184,6 +184,9 @@ class Records:
         the bits of its path from the root.
 
         `bound` names the bound of a unit's effect: on rows, or on the votes for the values of an attribute.
+
+        `found` is the stored result of a search for the cells of an attribute. Without a tree it is one draw, or
+        `levels` of them. A vote of the units has a bound of its own.
         """
         place = 0
         for attribute, found in table.searched.items():
@@ -193,6 +196,7 @@ class Records:
                 common |= {"bound": name, "votes": ROWS}
             if "threshold" in noise:
                 common["threshold"] = noise["threshold"]
+            # a single draw, with the number of its levels
             draws = [noise | {"count": int(noise.get("levels", 1))}]
             if "nodes" in found and "variance" not in noise:
                 common["group"] = attribute
@@ -201,6 +205,7 @@ class Records:
                     for level, index, multiplier, variance, _ in found["nodes"]
                 ]
             for noise_of_draw in draws:
+                # all searches of a table are decision 0, with consecutive places
                 where = {"part": table.name, "entry": ENTRIES["discovery"], "decision": 0, "place": place,
                          "file": self._path(table.path / SEARCH_FILE)}  # fmt: skip
                 more = {name: noise_of_draw[name] for name in ("count", "path") if name in noise_of_draw}

@@ -110,12 +110,14 @@ class Guide:
         A file that exists is replaced only if `chosen` has `replace`. Nothing is written if `draft` refuses.
         """
         found = self.draft(chosen)
+        # a draft that is not reviewed may still have faults
         if found["refused"] and (chosen["reviewed"] or not found["attributes"]):
             return found
         present = [path.name for path in self.files if path.exists() or path.is_symlink()]
         if present and not chosen.get("replace"):
             return {"present": present}
         for path, text in zip(self.files, (found["domain"], found["job"]), strict=True):
+            # an existing file is replaced as a whole, by a new file that is renamed
             place = path.with_name(f".{path.name}.{token_hex(4)}") if path.name in present else path
             write_private(place, text)
             place.replace(path)
@@ -192,6 +194,8 @@ def _sections(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of the job that a person has decided.
 
     Sets with the same statistic are joined into one part of the workload.
+
+    `chosen` has the texts of the fields. An amount that equals its default (BUDGET) is written as the default.
     """
     unit = {"privacy_unit": chosen["unit"], "max_rows_per_unit": _number(chosen["bound"])} if chosen["unit"] else {}
     amounts = {key: _number(chosen[key]) for key in BUDGET if chosen[key].strip()}
@@ -200,6 +204,7 @@ def _sections(chosen: Mapping[str, Any]) -> dict[str, Any]:
         part = {"family": MeanQueries.name, "of": table["of"]} if table.get("of") else one_way()
         if "attributes" in table:
             part.pop("degree", None)
+            # the part that differs from this one in its attributes only
             same = next((own for own in workload if own == part | {"attributes": own.get("attributes")}), None)
             part["attributes"] = [*(same or {}).get("attributes", []), table["attributes"]]
             workload = [own for own in workload if own is not same]

@@ -218,6 +218,10 @@ def continued_plan(plan: Any, stored: Path, folder: Path, costs: Instalments) ->
 def read_state(folder: Path, setting: Setting, costs: Instalments) -> EarlierState:
     """Return the state that `pack` wrote, in the setting of a release that continues it.
 
+    `record` is the JSON of the state: the groups of cells by attribute, variances of the noisy 1-way counts, residuals
+    with their precisions, sets that are measured by cell, and β, the cost of all earlier releases. The arrays are named
+    by the number of their entry.
+
     Raises
     ------
     JobError

@@ -80,6 +80,10 @@ def weigh(
     C are the counts, T the targets and S the scale: a further row in a cell changes (C − T)²/2 by C + ½ − T. `starts[i,
     j, 0]` is the first cell of the pair in θ, `starts[i, j, 1]` in the orientation in which the cells of i are
     adjacent.
+
+    θ is the model's logarithm of a pair's cell and β the strength of the feedback that draws counts to their targets.
+    The weights of a pair are stored twice, once for each attribute whose values are redrawn, so that `gather` reads
+    adjacent entries. `base` is a pair's first cell in θ; a and b are the values of i and j.
     """
     for i in range(len(sizes)):
         for j in range(i + 1, len(sizes)):

@@ -57,6 +57,9 @@ def level_bits(data: Array, at: Int, end: Int, count: Int, bits: Array) -> bool:
 
     The head of a run is a varint: with a lowest bit of 1 the rest counts groups of eight packed bits, else it counts
     repetitions of the bit in the next byte. `at` is the position of the next byte.
+
+    `done` is the number of decoded levels. A run may state more levels than `count`, of which only the needed ones are
+    decoded.
     """
     done: Int = 0
     while done < count:
@@ -68,12 +71,14 @@ def level_bits(data: Array, at: Int, end: Int, count: Int, bits: Array) -> bool:
         if at < 0 or not 0 <= head <= 2 * MOST or at >= end:
             return False
 
+        # 0 for repetitions
         groups = min(head >> 1, (count - done + 7) >> 3) if head & 1 else 0
         if groups > end - at:
             return False
 
         length = 8 * groups if head & 1 else min(head >> 1, count - done)
         repeated = U(0) - U(data[at] & 1)
+        # 64 levels at a time; the bits after the run are cleared
         for start in range(0, length, 64):
             found = word(data, U(at + (start >> 3))) if head & 1 else repeated
             _append(bits, U(done + start), found & (~U(0) >> U(64 - min(length - start, 64))))
@@ -139,16 +144,21 @@ def _by_bytes(
 
     `moved` has the next eight values in its bytes. Each step moves those that the mask marks by 4, 2 or 1 bytes, so
     that every value is at its row; the bytes of null rows are replaced afterwards.
+
+    `first` is the bit of the first row in `bits`, `words` the number of words of 64 rows, and k the number of values
+    done.
     """
     nulls, k = null * U(0x0101010101010101), U(0)
     for group in range(U(words)):
         row, left = group << U(6), _bits(bits, first + (group << U(6)))
         for _ in range(8):
             levels = left & U(255)
+            # eight levels decide how the next values move
             moved, moves = word(values, k), MOVES[levels]
             moved = (moved & ~moves[0]) | ((moved << U(32)) & moves[0])
             moved = (moved & ~moves[1]) | ((moved << U(16)) & moves[1])
             moved = (moved & ~moves[2]) | ((moved << U(8)) & moves[2])
+            # values where there is one, and the null's code elsewhere
             put(out, row, (moved & moves[3]) | (nulls & ~moves[3]))
             k, row, left = k + moves[4], row + U(8), left >> U(8)
 
@@ -243,6 +253,7 @@ def unpack(data: Array, pages: Integers, places: Integers, how: Int, values: Arr
     for p in range(len(pages)):
         page, place = pages[p], places[p]
         levels = max(page[LEVELS], 0)  # levels of version 2 pages are not compressed
+        # positions of the values in the file, and their length after decompression
         begin, end, length = page[PLACE] + levels, page[PLACE] + page[PACKED], page[LENGTH] - levels
         if length < 0:
             return False
@@ -252,6 +263,7 @@ def unpack(data: Array, pages: Integers, places: Integers, how: Int, values: Arr
         if how == SNAPPY and page[COMPRESSED]:
             if not _unsnapped(data, begin, end, out, place, length):
                 return False
+        # `at` is the position in `values`
         elif how == GIVEN and page[COMPRESSED]:
             if at + length > len(values):
                 return False

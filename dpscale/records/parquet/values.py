@@ -146,6 +146,9 @@ def _runs(
 
     The head of a run is a varint: with a lowest bit of 1 the rest counts packed groups of eight values, else it counts
     repetitions of one value of `whole` bytes.
+
+    `at` is the position of the next run, before `end`; `width` is the number of bits of a value, and `entries` the
+    number of values in the table. `packs` are the codes of all values of a byte at once, for narrow values.
     """
     done, whole, packs = 0, (width + 7) // 8, packs_of(table, entries, width, count, out)
     while done < count:
@@ -153,6 +156,7 @@ def _runs(
         if at < 0 or not 0 <= head <= 2 * MOST:
             return False
 
+        # values of the run; `first` of them are skipped and `take` decoded
         length = (head >> 1) * 8 if head & 1 else head >> 1
         first = min(skip, length)
         take = min(length - first, count - done)
@@ -165,6 +169,7 @@ def _runs(
         else:
             if at + whole > end:
                 return False
+            # eight bytes are read, of which a value has `whole`
             value = word(data, U(at)) & ((U(1) << U(8 * whole)) - U(1))
             if take and value >= U(entries):
                 return False
@@ -295,6 +300,8 @@ def text_ends(data: Array, count: Int, offsets: Integers, texts: Array) -> Int:
     Each text is preceded by its length in four bytes.
 
     `offsets` receives the end of each text, `texts` their bytes without the lengths.
+
+    b is a byte of a text, `at` the position in `data` and `size` the number of bytes written.
     """
     at: Int = 0
     size: Int = 0

@@ -124,8 +124,10 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
     assert measured.shares is not None
     sums, links, bound, groups = Sums(*measured.sums), drawing.links, drawing.bounds[0], None  # bound of parents
 
+    # every child has a parent; with a bound there may be fewer links than children
     if link.nulls != "keep":
         links = min(float(v.rows), links) if bound is not None else float(v.rows)
+    # too many pairs of profiles: links are estimated by groups of profiles
     if are_many(u, v):
         stream = PublicStream(run.manifest["release"], f"links {link.called}")
         found = grouped_links(u, v, measured.shares, sums, links, True, stream)
@@ -138,6 +140,7 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
         law = (poisson_degrees(links, u.rows, bound) if noisy is None
                else distribution(noisy, u.rows, measured.sigma, links))  # fmt: skip
 
+    # rounded up
     blocks = -(-v.rows // BLOCK_ROWS)
     model = ChildModel(
         sides=(u, v),
@@ -150,6 +153,7 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
         most=MOST // blocks,
     )
 
+    # parents in equal parts; children and links in the same fractions
     parent_ends = [block * u.rows // blocks for block in range(blocks + 1)]
     child_ends, link_ends = ([int(total * end // u.rows) for end in parent_ends] for total in (v.rows, int(links)))
     links_of_blocks = []
@@ -184,6 +188,9 @@ def draw_block(blocks: LinkBlocks, block: int) -> None:
     """Draw the links of a block and store the parent of each child.
 
     A child without a link has the parent -1. The row numbers in `pairs` are those inside the block.
+
+    `first` and `last` are the ends of the block's children. With a bound a block has its own parents, stored before;
+    without one, all parents.
     """
     first, last = blocks.ends[block : block + 2]
     child_profiles = blocks.profiles[1].of(first, last)
@@ -195,6 +202,7 @@ def draw_block(blocks: LinkBlocks, block: int) -> None:
 
     stream, number = blocks.stream(block), blocks.numbers[block]
     linked = np.arange(len(child_profiles))
+    # children without a parent are a random choice
     if number < len(child_profiles):
         linked = np.sort(stream.permutation(len(child_profiles))[:number])
     parents = np.full(len(child_profiles), -1, np.int64)

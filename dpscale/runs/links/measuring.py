@@ -419,11 +419,13 @@ def check_tables_have_rows(run: LinkedTables, engine: Engine) -> None:
     data = run.open_data()
     for name, domain in run.job.declared.items():
         if not run.job.tables[name].public:
+            # attributes whose values can drop a row; otherwise one suffices to count rows
             names = [attribute for attribute in domain.axis_names if domain[attribute].drops] or list(
                 domain.axis_names[:1]
             )
             section, table = run.job.tables[name], data[f"tables.{name}.path"]
             unit = None
+            # rows without a unit are dropped too
             if section.privacy_unit is not None and section.unit_nulls == "drop":
                 columns, rule = section.unit_columns, section.unit_type or ""
                 table, unit = with_key_ids(table, columns, rule=rule), section.unit_column

@@ -89,6 +89,7 @@ def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> di
         names = run.job.key(name)
         stated = {form.name: form for form in run.tables[name].domain.formats}
         forms = tuple(stated.get(column) or _prefix(run, name, column) for column in names)
+        # numbers or texts, which may be complete; also the start for tables that refer to each other
         keys[name] = Keys((), forms, format_key(run.tables[name]))
         links = key_links(run.job, name)
         if not links:
@@ -238,6 +239,7 @@ def _change_end(
     """
     first, second = ends[row].tolist()
     others = [end for end in np.argsort(degrees[0], kind="stable").tolist() if end != first]
+    # the row's end stays as long as it can; a bound does not refuse the end that the row has
     for new_first in [first, *others]:
         if new_first != first and bounds[0] is not None and degrees[0][new_first] >= bounds[0]:
             continue

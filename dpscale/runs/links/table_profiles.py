@@ -95,6 +95,7 @@ def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProf
     if name in run.tables:
         table = run.tables[name]
         index = json.loads(read_text(table.path / "synthetic" / "_rows.json"))
+        # the parts of the synthetic rows, as they are drawn again
         parts = split_rows(index["rows"], index["parts"])
         text = json.dumps([run.manifest["release"], name, index["rows"], index["parts"], index["method"]])
         tag = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -103,12 +104,14 @@ def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProf
         counted = list(each(_draw_part, items))
     else:
         file = run.path / FOLDER / f"{name}.npy"
+        # a public table has its rows in memory
         numbers = np.ravel_multi_index(tuple(public_tables(run)[name][0].T), sizes).astype(np.int64)
         counted = [(file, len(numbers), _stored(file, numbers, sizes))]
 
     profiles = np.unique(np.concatenate([in_part for _, _, (in_part, _) in counted]))
     counts = np.zeros(len(profiles), np.int64)
     for _, _, (in_part, numbers_of_rows) in counted:
+        # each part's counts, at the places of its profiles among all
         counts[np.searchsorted(profiles, in_part)] += numbers_of_rows
     ends = tuple(int(end) for end in np.cumsum([rows for _, rows, _ in counted]))
     return TableProfiles(

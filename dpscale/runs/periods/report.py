@@ -143,11 +143,13 @@ def _total_plot(run: GrowingPart, rows: list[dict[str, Any]]) -> str:
         return ""
     figure, axes = new_figure(3.0)
     places = np.arange(len(rows))
+    # a line for each kind of answers (period, cumulative, window)
     for colour, number in zip(COLOURS, range(len(run.kinds)), strict=False):
         values = np.array([row["answers"][number]["estimate"] for row in rows])
         half = np.array([row["answers"][number]["half"] or 0.0 for row in rows])
         axes.errorbar(places, values, yerr=half, color=colour, marker=".", linewidth=1, capsize=2,
                       label=run.kinds[number])  # fmt: skip
+    # at most six labels
     shown = places[:: -(-len(places) // 6)]
     axes.set_xticks(shown, [rows[place]["label"] for place in shown])
     axes.set(xlabel="period", ylabel="records", ylim=(min(0.0, axes.get_ylim()[0]), None))

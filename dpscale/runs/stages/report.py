@@ -170,13 +170,17 @@ def strategies(plan: Plan) -> list[dict[str, Any]]:
 
 
 def snippets(run: TablePart, index: pa.Table) -> list[tuple[str, str]]:
-    """Return code per language that reads the answers of the first set with an answer file."""
+    """Return code per language that reads the answers of the first set with an answer file.
+
+    The codes are for Python, DuckDB and R. Without answer files only the total is read.
+    """
     rows = index.filter(index["file"].is_valid()).slice(0, 1).to_pylist()
     if not rows:
         return [("Python", 'import dpscale as dp\n\nrelease = dp.Release.open("RUN_DIRECTORY")\nrelease.total()')]
     row = rows[0]
     part, names = run.workload.parts[row["part"]], row["attributes"]
     folder = f"answers/{AnswerColumns(run.domain, part, len(names)).folder}/*.parquet"
+    # the files of a family have a column for each attribute's name
     where = " AND ".join(f"attribute_{i} = {_quoted(name, SQL)}" for i, name in enumerate(names, 1)) or "true"
     in_r = " & ".join(f"attribute_{i} == {_quoted(name, R)}" for i, name in enumerate(names, 1)) or "TRUE"
     python = (f'import dpscale as dp\n\nrelease = dp.Release.open("RUN_DIRECTORY")\n'

@@ -107,6 +107,7 @@ def fit_values(
         before[name] = ranges[name].low[cells.cells[name]] if values is None else np.asarray(values, np.float64)
 
     after = rules.fitted(cells, before, stream)
+    # a number of the same column as an attribute has the same value
     for name, values in after.items():
         changed = values != before[name]
         if name in steps:

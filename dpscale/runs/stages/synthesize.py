@@ -252,6 +252,7 @@ def decoded(
         For values inside cells.
     """
     names, types = sampler.names, run.manifest.get("columns") or {}
+    # columns of the input in its order, then the others
     columns = (*names, *numbers, *texts)
     ordered = [name for name in types if name in columns] + [name for name in columns if name not in types]
 
@@ -274,11 +275,13 @@ def decoded(
         if isinstance(attribute, Number):
             values[name] = number_column(attribute, numbers[name], wanted)
         else:
+            # times inside a day are drawn at random, unless a rule compares the values
             times = None if name in run.compared else stream
             if times is None and attribute.kind == "date" and not has_day(attribute.format):
                 wanted = None  # a text would lose the day
             values[name] = column_of(attribute, cells[:, names.index(name)], inside[name], wanted, times)
     if weights is not None:
+        # a column of the input may have this name
         values["weight" if "weight" not in values else "weight_"] = pa.array(weights)
     return table_of(values)
 

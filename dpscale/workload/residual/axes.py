@@ -319,13 +319,16 @@ def shares(
 def _fill_few(items: Sequence[tuple[float, float, float]]) -> list[float]:
     """Return `water_fill` of a few (worth, price, had), for which arrays take most of the time.
 
-    `level` is (1 + Σ p a)/Σ p √(v/p) over the terms that receive something, as in `water_fill`.
+    It returns the x_i ≥ 0 with Σ p x = 1 that minimise Σ v / (a + x) for worth v, price p and existing precision a: x =
+    max(level √(v/p) − a, 0). `level` is (1 + Σ p a)/Σ p √(v/p) over the terms that receive something. A term receives
+    something if the level is above its start a / √(v/p), so terms enter in the order of their starts.
     """
     slopes = [math.sqrt(worth / price) for worth, price, _ in items]
     starts = [had / slope for (_, _, had), slope in zip(items, slopes, strict=True)]
     paid, weight, level = 0.0, 0.0, 0.0
     for i in sorted(range(len(items)), key=starts.__getitem__):
         paid, weight = paid + items[i][1] * items[i][2], weight + items[i][1] * slopes[i]
+        # the level with this term included is above its start
         if (1 + paid) / weight > starts[i]:
             level = (1 + paid) / weight
     return [max(level * slope - had, 0.0) for (_, _, had), slope in zip(items, slopes, strict=True)]

@@ -243,10 +243,13 @@ class CellValues:
 
         Cells of outside values differ from every label; their order is unknown. The first `listed` cells have labels;
         others are of nulls and outside values. Days are compared as midnight, and 0 or 1 as false or true.
+
+        The truth of a comparison has two masks over the cells: those where it is true, and those where it is known.
         """
         attribute = self.attribute
         assert attribute is not None
         unknown = np.zeros(self.size, np.bool_)
+        # a comparison with NULL is unknown everywhere
         if value is None:
             return Truth(unknown, unknown)
         known = np.arange(self.size) < attribute.listed
@@ -259,6 +262,7 @@ class CellValues:
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         try:
+            # != is the negation of =, where known
             equal = LabelledCells(attribute, self.scope.statement.name).compared("=" if sign == "!=" else sign, value)
         except JobError as error:
             unlike = f"where {value!r} is no label of {attribute.name}"
@@ -319,8 +323,10 @@ class CellValues:
             return None
         if a is OUTSIDE or b is OUTSIDE:
             return sign == "!=" if sign in ("=", "!=") else None
+        # a date beside a text: the text is read as a day
         if isinstance(a, date) != isinstance(b, date):
             a, b = (self._read_day(node, value) if isinstance(value, str) else value for value in (a, b))
+        # days as midnight, so that dates and times compare
         a, b = (datetime(day.year, day.month, day.day) if type(day) is date else day for day in (a, b))
         if isinstance(a, str) != isinstance(b, str) or isinstance(a, date) != isinstance(b, date):
             self.scope.statement.refuse(node, "values of one type", "write numbers plainly and texts in quotes")

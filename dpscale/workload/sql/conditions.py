@@ -168,7 +168,11 @@ class Conditions:
                                         f"over {cells:,} cells of {', '.join(names)}")  # fmt: skip
 
     def _compared(self, node: Any, names: AttributeSet, negated: bool) -> CellCondition:
-        """Return the records for which a comparison of two attributes is true, or false."""
+        """Return the records for which a comparison of two attributes is true, or false if `negated`.
+
+        `names` are the two attributes in the order of the domain. The condition is an array over all pairs of their
+        cells.
+        """
         if type(node).__name__ not in ("EQ", "NEQ", "LT", "LTE", "GT", "GTE"):
             self.scope.statement.refuse(node, "a condition on one attribute, or a comparison of two",
                                         "join conditions by AND and OR")  # fmt: skip
@@ -181,7 +185,9 @@ class Conditions:
         first, second = values
         pairs = [(a, b) for a in first for b in second]
         truth = CellValues(self.scope, None).compared(node, [a for a, _ in pairs], [b for _, b in pairs])
+        # a comparison that is unknown is neither, so it counts in no case
         chosen = (~truth if negated else truth).true.reshape(len(first), len(second))
+        # axes in the order of the domain
         return CellCondition({names: chosen if sides[0] + sides[1] == names else chosen.T})
 
 

@@ -125,6 +125,9 @@ def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: fr
 
     Columns in clauses that refer to results (GROUP BY, ORDER BY, HAVING) and are results of this SELECT stay as they
     are. `every` says whether the subquery has all columns of its table (`*`).
+
+    `inner` is the subquery and `alias` its name. Both conditions become one, in parentheses, because OR binds more
+    weakly than AND.
     """
     columns, every = _columns(statement, inner, taken)
     results = {output.alias.lower() for output in select.expressions if isinstance(output, exp.Alias)}
@@ -132,6 +135,7 @@ def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: fr
     select.set("joins", [*(inner.args.get("joins") or []), *(select.args.get("joins") or [])])
     for column in [*select.find_all(exp.Column)]:
         of_subquery = column.table.lower() in ("", alias) and not isinstance(column.this, exp.Star)
+        # columns of other subqueries and of joins keep their meaning
         if column.find_ancestor(exp.With, exp.Join) is not None or not of_subquery:
             continue
         after = column.find_ancestor(exp.Group, exp.Order, exp.Having) is not None and not column.table
@@ -202,6 +206,9 @@ def _replace(statement: Statement, column: Any, columns: Mapping[str, Any], ever
 
 def tables_of(statement: Statement, select: Any) -> Tables:
     """Return the tables of a merged SELECT.
+
+    `names` maps an alias to the name of its table. Only inner joins keep one row for each row of the base with its
+    partners; a join must state a key.
 
     Raises
     ------
