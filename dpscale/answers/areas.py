@@ -152,12 +152,16 @@ def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers
 
     The weights are 1 in the first union only, and -1 in the second only. While all children of each parent are there
     with equal weights, they are replaced by the parent.
+
+    `nodes` are on `level`, from the root at 0; `above` are their parents, `number` how many children of each are among
+    them.
     """
     level = max(one[0], other[0])
     both = [_descend(own, union, level) for union in (one, other)]
     signs = np.repeat([1.0, -1.0], [len(nodes) for nodes in both])
     nodes, place = np.unique(np.concatenate(both), return_inverse=True)
     weights = np.bincount(place, signs, minlength=len(nodes))
+    # nodes of both unions cancel
     nodes, weights = nodes[weights != 0], weights[weights != 0]
     tree = own.tree
 

@@ -116,6 +116,10 @@ class Ratio:
     ) -> Ratio:
         """Return the ratio of two estimates with their covariance, of records with values between two ends.
 
+        The sampling variance of t − θn is n (θ − low)(high − θ), the largest one of values in the range with this mean,
+        or Σ v² − 2θ Σ v + θ² n with the sum of squares. Both are quadratic in θ: their coefficients are added to the
+        three moments.
+
         Parameters
         ----------
         values : ndarray, shape (2,)

@@ -262,6 +262,9 @@ def _mean_queries(answered: Answered, names: AttributeSet) -> tuple[Floats, Floa
 
     A query is the sum of a number less its mean, in a group less the group's share. The largest variance of values with
     a mean within low and high is (high - mean)(mean - low).
+
+    `valued` marks the cells of records with a value, `counts` are their numbers by group, and `low` and `high` the ends
+    of the number's range.
     """
     by, name = names
     domain = answered.estimates.workload.domain

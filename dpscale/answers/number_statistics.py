@@ -121,6 +121,8 @@ def _ratio_answers(
     """Return the estimates of Σ a and Σ b in a group; and their variances and covariance.
 
     The variance of a + r b is Var a + r² Var b + 2 r Cov(a, b), which is solved for the covariance.
+
+    a and b are the two sums, da and db their errors, and dc the error of a + r b with r = `ratio`.
     """
     first, second = (_sum_query(answered.estimates.workload.domain, both, by, name, cells) for name in names)
     ratio = np.abs(first).max() / np.abs(second).max()  # of comparable size, for the error of their sum

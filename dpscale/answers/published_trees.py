@@ -483,6 +483,7 @@ class _Maker:
         """
         common = reduce(self.lattice.common, margins)
         blocks = Lines.of(self.lattice.parts(common, names), np.zeros(self.lattice.domain.cells(common), np.int64))
+        # an integer program is possible for small blocks only
         if int(np.diff(blocks.starts).max()) > self.most_cells:
             return f"it has {len(margins)} margins, and blocks of more than {self.most_cells:,} cells"
 

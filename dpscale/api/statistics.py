@@ -501,6 +501,9 @@ class ReleaseStatistics(ABC):
         """Return a row for each group and each of several statistics.
 
         Rows are ordered by group, then by statistic. A group without an estimate has a reason instead.
+
+        `several` are functions that return an estimate for a group (`group`), or raise an error whose text is the
+        reason.
         """
         import pandas as pd
 

@@ -443,6 +443,7 @@ def certificate_text(certificate: Mapping[str, Any]) -> Iterator[str]:
         if one["ratio"] is not None:
             yield f"{one['planned']:>14.8g} {one['optimum']:>14.8g} {one['ratio']:>12.9f}  {names}{several}"
 
+    # spaces that are too large for the solver have no ratio
     large = [one for one in certificate["spaces"] if one["ratio"] is None]
     named = [", ".join(one["attributes"]) for one in large[:SHOWN_SPACES]]
     if large:

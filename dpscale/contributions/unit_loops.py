@@ -103,11 +103,15 @@ def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
 
     The highest 16 bits of a value are the period. The first periods of a unit remain, and in each period the rows with
     the smallest values; of rows with equal values, the first ones.
+
+    `_by_unit` sorts the rows by unit: unit i has counts[i] rows from starts[i] on, `order` their places and `values`
+    their words. `number` counts the periods of the unit and `within` the rows in the present one.
     """
     counts, starts, order, values = _by_unit(rows)
     flags = np.zeros(len(rows), np.bool_)
     for unit in range(len(counts)):
         start, count = starts[unit], counts[unit]
+        # too few rows to exceed either bound
         if count <= bound and count <= periods:
             continue
 

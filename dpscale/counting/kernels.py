@@ -241,10 +241,13 @@ def fill_planes(eights: Words, first: int, words: int, sizes: Integers, starts: 
     `eights` has shape (attributes, words) with eight one-byte codes per word; `first` is the first word used.
 
     A plane is the AND over the bits of a value of the slice of this bit, inverted if the bit is 0.
+
+    x is an attribute, b a bit of its codes and w a word of 64 rows.
     """
     slices = np.empty((8, words), dtype=np.uint64)
     for x in range(len(sizes)):
         bits = 0
+        # bits of the largest code
         while (1 << bits) < sizes[x]:
             bits += 1
         _slices(eights[x], first, words, bits, slices)
@@ -345,6 +348,8 @@ def assemble(
 
     Reduced counts exist for cells without a digit 0 only: `counts[node_offsets[n]:]` has those of node n. Rows with
     other values are the rest of the marginal without the axis.
+
+    `stride` is the distance of neighbouring values of an axis in the marginal; axes are completed from the last one on.
     """
     for s in range(len(offsets)):
         axes = set_axes[set_starts[s] : set_starts[s + 1]]
@@ -411,6 +416,8 @@ def add_words(
 ) -> None:
     """Add the word of each row to the counters of its cells in several sets; other parameters as in `count_codes`.
 
+    A word stands for the row's number in place of 1, so a counter has the sum of the numbers in its cell.
+
     Parameters
     ----------
     words : ndarray of uint64, shape (rows,)
@@ -419,6 +426,7 @@ def add_words(
     last = np.empty(SLICE, dtype=levels.dtype)
     for s in range(len(starts) - 1):
         first, end = starts[s], starts[s + 1]
+        # codes of all attributes but the last, of which the first `shared` are those of the set before
         prefix_codes(codes, columns, sizes, first, first + shared[s], end - 1, levels)
         mine = counters[offsets[s] :]
         for begin in range(0, rows, SLICE):

@@ -219,6 +219,9 @@ def _group(
     """Return the steps that count the sets `mine` of one code size: columns, sizes, ends and offsets of the sets.
 
     Sets are in the order of their columns, so that each shares its first columns with the one before.
+
+    `names` are the columns of the block, `code` the type of the joint codes, and `block` the number of rows that are
+    counted at a time. `shared` is the number of first columns that a set has in common with the one before.
     """
     place = {name: index for index, name in enumerate(names)}
     columns = {s: [place[name] for name in sets[s]] for s in mine}

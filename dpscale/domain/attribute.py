@@ -346,6 +346,7 @@ class Attribute:
 
         The keys are those of the attribute's table in a domain file.
         """
+        # the keys of a search are written elsewhere
         if self.search is not None:
             return {}
         if self.level is not None:

@@ -364,6 +364,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     edges, field = table["edges"], f"attributes.{name}.edges"
     if edges == PRIVATE:
         return read_private_edges(name, table)
+    # settings of a search have no meaning for public edges
     if given := sorted(BIN_KEYS & set(table)):
         raise DomainError(
             f"attributes.{name}.{given[0]}", "given with public edges", f'edges = "{PRIVATE}" only', "remove it"

@@ -72,6 +72,7 @@ def check_values(field: str, values: object) -> None:
     if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
         got = "an empty list" if isinstance(values, list | tuple) and not values else "not such a list"
         raise DomainError(field, got, "a list of texts or numbers", "fix it")
+    # a boolean is an int in Python, and 1 equals 1.0 and True
     if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
         raise DomainError(field, "texts, numbers and booleans mixed", "values of one type", "quote the numbers")
     if not isinstance(values[0], str) and not all(abs(v) < (MOST if isinstance(v, int) else EXACT) for v in values):

@@ -87,6 +87,7 @@ def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     elif not isinstance(values, list | tuple):
         raise DomainError(f"{field}.values", "not a list of texts or numbers", "a list of public values", "fix it")
 
+    # labels of the cells of outside values and nulls
     if taken := {OUTSIDE_LABEL, NULL_LABEL}.intersection(map(str, values)):
         raise DomainError(f"{field}.values", f"the value {min(taken)}", "a name that is not a value", "remove it")
 

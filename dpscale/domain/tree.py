@@ -275,6 +275,7 @@ def _distinct(texts: Any, repeated: Flags) -> Any:
     taken = {*found, *RESERVED}
     for at in np.argsort(repeated, kind="stable").tolist():
         own, number = found[at], 2
+        # "name (2)", "name (3)", … until a text is free
         while found[at] in seen:
             if (numbered := f"{own} ({number})") not in taken:
                 found[at] = numbered
@@ -632,6 +633,9 @@ def _cycle(edges: set[tuple[int, int]]) -> list[int]:
 
     A depth-first search: `done` has the nodes below which there is no cycle, and `path` the nodes from the root to the
     current one.
+
+    `edges` are pairs (upper, lower) of nodes. `stack` has, for each node of the path, an iterator over the nodes below
+    it.
     """
     below: dict[int, list[int]] = {}
     for upper, lower in sorted(edges):
@@ -645,6 +649,7 @@ def _cycle(edges: set[tuple[int, int]]) -> list[int]:
             if node is None:
                 done.add(path.pop())
                 stack.pop()
+            # a node above itself
             elif node in path:
                 return [*path[path.index(node) :], node]
             else:

@@ -61,6 +61,7 @@ def _check(content: Any) -> None:
     for relationship in content.get("relationships", []):
         of_parent, of_child = (columns_of(relationship.get(key)) for key in keys)
         named = all(isinstance(relationship.get(table), str) for table in tables)
+        # both ends must name a table and as many columns
         if not named or not of_parent or len(of_parent) != len(of_child):
             raise JobError("metadata.relationships", "a missing end, or a key with several columns at one end only",
                            ", ".join(ENDS), "fix it, or remove it")  # fmt: skip

@@ -121,6 +121,7 @@ def check_whole_rows(job: TablesOfJob) -> None:
     linked = {end for link in job.link for end in (link.parent, link.child)}
     for name in linked.intersection(job.tables):
         parts = [part for part in job.tables[name].workload or () if part.counts_rows]
+        # nothing is counted, or everything is
         if not parts or any(part.degree or (part.attributes is None and not part.statements) for part in parts):
             continue
         requested = set[str]()

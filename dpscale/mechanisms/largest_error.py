@@ -50,6 +50,9 @@ Key = tuple[object, ...]  # of the weights of an axis, of single queries, or of 
 def least_largest(problem: PlanningProblem, make: Callable[[PlanningProblem], Plan]) -> Plan:
     """Return the plan of least largest weighted variance, with remarks on it, its bound and its gap.
 
+    `make` is run with the weighted workload in each round. `worst` is the least maximum so far and `least` the largest
+    bound, so that the optimum lies between them; `idle` is the number of rounds in a row without a gain of either.
+
     Parameters
     ----------
     problem : PlanningProblem
@@ -82,11 +85,13 @@ def least_largest(problem: PlanningProblem, make: Callable[[PlanningProblem], Pl
             break
         first = first or made
         errors = weights.measured(made)
+        # bound of the weighted mean, which the maximum cannot be below
         bound = _bound(made) / weights.total
         idle = 0 if errors.largest < worst * (1 - GAIN) or bound > least * (1 + GAIN) else idle + 1
         least = max(least, bound)
         if errors.largest < worst:
             best, worst = made, errors.largest
+        # all variances are equal, or their weights cannot change
         if np.abs(errors.changes).max(initial=0.0) <= FLAT:
             break
         weights = weights.moved(mixing, errors)

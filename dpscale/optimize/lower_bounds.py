@@ -132,12 +132,16 @@ def floor(workload: Workload, curve: ObjectivePoint) -> float:
 def _floor_of_family(
     workload: Workload, parts: Sequence[WorkloadPart], known: dict[tuple[Family, int], float]
 ) -> float:
-    """Return the bound of parts with the same families; of one set it is the product of the optima of its axes."""
+    """Return the bound of parts with the same families; of one set it is the product of the optima of its axes.
+
+    `known` has the optimum of each family and size.
+    """
     alone = Workload(workload.domain)
     alone.parts = list(parts)
     if not alone.weighs:
         return 0.0
     part, names = parts[0], parts[0].sets[0]
+    # several sets, or an axis whose optimum is not computed: the bound from the curve
     if len(parts) > 1 or len(part.sets) > 1 or any(is_wide(workload.domain[name].size) for name in names):
         return _floor(along_curve(demands_of(alone)))
 

@@ -89,6 +89,7 @@ def _line_shift(values: Floats, variances: Floats, shift: float, target: float, 
                 total += moved
                 active += variances[cell]
 
+        # no positive value, hence no slope
         if active <= 0:
             shift = free
             continue
@@ -290,6 +291,7 @@ def _move_units(fitted: Floats, whole: Integers, low: Integers, high: Integers, 
         surplus[end] += 1
         changed = np.empty(width, np.int64)
         count = 0
+        # move a unit along each arc of the path, from its end back to its start
         while previous[end] >= 0:
             if count == width:  # a negative cycle, which the start excludes but for rounding errors
                 return False

@@ -137,6 +137,7 @@ class AttributeStrategies:
         for product in self.union.products:
             for space, value in self._subsets(product, [other for other in _named(product) if other != axis]):
                 inner = levels[space | 1 << axis]
+                # a space that is not measured, or not needed, adds nothing
                 if inner > 0 and value > 0:
                     kappa = (1 - inner / (total * levels[space])) / total
                     weights_by_form[product.keys[axis], round(kappa, 14)] += value / inner
@@ -149,6 +150,7 @@ class AttributeStrategies:
             centred = np.eye(size) - kappa * across
             surrogate += weight * centred @ grams[key] @ centred.T
 
+        # symmetric in spite of rounding
         return (surrogate + surrogate.T) / 2
 
     def improved(self, measured: WeightedSets) -> AttributeStrategies:

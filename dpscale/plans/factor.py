@@ -64,6 +64,7 @@ class Factor:
         """
         if self.kind not in KINDS or (self.matrix is None) != (self.kind in ("center", "identity")):
             raise ValueError("kind and matrix of a factor do not agree")
+        # limits of the entries for exact sums of their squares
         if self.matrix is not None and not (
             self.matrix.dtype == np.int64
             and self.matrix.ndim == 2

@@ -292,14 +292,19 @@ class LayeredFactor(ImplicitFactor):
 
         `table` has the covariances of sums of whole blocks; `f` and `g` are the parts of the last blocks. In a common
         block, level l adds (overlap of both sums in its nodes, over w_l, less that of the level above) / e_l.
+
+        a and b are the blocks in which the sums end, `first` and `last` the numbers of cells of these blocks in the
+        sums.
         """
         width, table = self.widths[0], self._running
         (a, first), (b, last) = np.divmod(left, width), np.divmod(right, width)
         f, g = first / width, last / width
+        # bilinear between the sums of whole blocks before and after the ends
         total = (1 - f) * ((1 - g) * table[a, b] + g * table[a, b + 1])
         total += f * ((1 - g) * table[a + 1, b] + g * table[a + 1, b + 1])
 
         shared, low, high = (a == b) & (a < self.blocks), np.minimum(first, last), np.maximum(first, last)
+        # the share of level 0, which the interpolation contains already
         above = low * high / width
         for level in range(1, len(self.widths)):
             below = _overlaps(low, high, self.widths[level])

@@ -569,7 +569,11 @@ def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Cou
 
 
 def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of a factor: a matrix, those of an implicit or nested factor, or a tree and its multipliers."""
+    """Yield the arrays of a factor: a matrix, those of an implicit or nested factor, or a tree and its multipliers.
+
+    Arrays are named `key`, or KEY.NAME as `_factor` reads them. The parents of a tree's nodes are named by the digest
+    of the tree, because several factors may share it.
+    """
     if isinstance(factor, NestedFactor):
         for number, part in enumerate(factor.parts):
             yield from _arrays(f"{key}.{number}", part)

@@ -153,7 +153,10 @@ def _same_sets(one: LowOrder, other: LowOrder) -> bool:
 
 
 def read_model(path: Path, like: LowOrder | None = None) -> LowOrder:
-    """Return the model in a file, equal to the last byte; `like` is that with which it was written."""
+    """Return the model in a file, equal to the last byte; `like` is that with which it was written.
+
+    A file of the same sets as `like` has the cells only; another one has an index of groups, sets, total and rules.
+    """
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         if like is not None and "tables" not in index:

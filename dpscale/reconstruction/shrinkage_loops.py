@@ -144,7 +144,11 @@ def posterior_means(
 
 @compiled("float64(float64)", inline="always", checked=False)
 def exponential(x: float) -> float:
-    """Return exp(x) for x from -60 to 0, with relative error 10⁻¹³: a series for exp(x/256), squared eight times."""
+    """Return exp(x) for x from −60 to 0, with relative error 10⁻¹³: a series for exp(x/256), squared eight times.
+
+    y is x/256 and z its exponential. Products and sums give the same bytes on every machine, unlike a library's
+    exponential.
+    """
     y = x * PART
     upper = C6 + y * (C7 + y * (C8 + y * (C9 + y * (C10 + y * C11))))
     z = 1.0 + y * (1.0 + y * (C2 + y * (C3 + y * (C4 + y * (C5 + y * upper)))))
@@ -261,6 +265,9 @@ def estimate(
 
     `reference` are the expectations, and `ratios` and `widths` those of the components as multiples of them; `found`
     receives the result.
+
+    The mean of √x is less than the root of the mean of x, so uncertain cells are shrunk more. `chances` are the
+    components' posterior weights, not normalised, and `rooted` these times √mean.
     """
     noise, parts = deviation * deviation, len(weights)
     chances, rooted = np.empty(parts), np.empty(parts)
@@ -268,6 +275,7 @@ def estimate(
         expected, total, root = max(reference[cell], 1e-6), 0.0, 0.0
         for part in range(parts):
             center, width = expected * ratios[part], expected * widths[part]
+            # noise / (noise + width²) is the weight of the component's centre
             mean = center + (1 - noise / (noise + width * width)) * (values[cell] - center)  # posterior, in this part
             chances[part] = likelihood[cell, part] * weights[part]
             rooted[part] = chances[part] * sqrt(mean if mean > 0.0 else 0.0)

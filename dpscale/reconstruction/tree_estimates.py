@@ -200,11 +200,13 @@ class TreeEstimates(LeastSquaresEstimates):
 
         query, shape = split_levels(self.trees.hierarchies, attributes), self.plan.domain.shape(attributes)
         total = np.zeros(shape)
+        # residuals that public totals state, and those that were measured
         every = [*self.trees.known_inside(query), *(residual for residual, _ in self.trees.inside(query))]
 
         for residual in every:
             table = self._table(query, residual)
             for name, axis in query.axes.items():
+                # an axis without the attribute is spread by its profile
                 if table.shape[axis] < shape[axis]:
                     profile = self.trees.profile(name, query.levels.get(name, 0), shape[axis], residual)
                     table = table * profile.reshape([-1 if i == axis else 1 for i in range(table.ndim)])

@@ -187,6 +187,7 @@ class Group:
         self.rows, about = source.metadata.row_group(number).num_rows, source.chunks(self._bytes)[number]
         self.columns = columns_of(source.schema, names if self.rows else (), domain)
         starts, codecs = about[self.columns.places][:, [headers.DICTIONARY_PLACE, headers.CODEC]].T
+        # a codec from 0 to 7 that is in CODECS
         known = (codecs == codecs & 7) & KNOWN[codecs & 7]
         found = np.flatnonzero((starts > 0) & known)  # writers may omit the position of the dictionary
         odd = np.zeros(len(found), np.int64)

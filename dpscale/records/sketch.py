@@ -670,6 +670,7 @@ def _draft_texts(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
     if not values:
         return "nothing but nulls"
 
+    # enough texts to judge, and whether most look like short codes
     many, codes = len(values) >= FEWEST_IDS, seen.share(SHORT_CODE) > NEARLY_ALL
     if many and PERSON_NAME.fullmatch(_snake(name)):
         return "named like names or free text, with many values"

@@ -179,11 +179,13 @@ def parent_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> I
     numbers = bucket_of(np.minimum(last - first + 1, tables.bound), tables.numbers)
     begin = rows[first, tables.order]
     spans = bucket_of(rows[last, tables.order] - begin, tables.spans)
+    # number by span, span by first date, and each other attribute of the first child
     columns = [(numbers, spans), (spans, begin), *((np.zeros_like(begin), rows[first, i]) for i in tables.others)]
     counts = [
         np.bincount(one * b + two, minlength=a * b) for (one, two), (a, b) in zip(columns, tables.shapes, strict=True)
     ]
 
+    # the first table has a larger weight
     return np.concatenate([SPANS * counts[0], *counts[1:]]).astype(np.int64)
 
 

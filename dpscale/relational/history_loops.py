@@ -158,14 +158,18 @@ def place_cost(p: int, sign: float, chosen: Integers, parents: Integers, of_v: I
 
     The tables of first children follow those of consecutive children in `off`. `p` is the position, `parents` has the
     parent of every position, `of_v` and `of_u` the profiles, and `factor` the weight of cross marginals.
+
+    A cost is the change of Σ off²; `sign` is +1 for adding and −1 for removing. chosen[p] is the child at position p.
     """
     cost, width = 0.0, len(sizes)
+    # the first child of its parent
     if p == 0 or parents[p - 1] != parents[p]:
         for j in range(width):
             cost += change_entry(off, starts[width * width + j] + rows[chosen[p], j], sign)
 
     for k in range(first.shape[1]):
         cost += factor * change_entry(cross_off, first[of_u[parents[p]], k] + second[of_v[chosen[p]], k], sign)
+    # the step to the next child of the same parent
     if p + 1 < len(parents) and parents[p + 1] == parents[p]:
         cost += step_cost(p, p + 1, sign, chosen, rows, sizes, starts, off)
     return cost

@@ -117,6 +117,9 @@ def _assign(
 
     `flow` has for each pair of classes how many waiting children go to vacant places; children and places of a class
     are taken in random order.
+
+    `bad` are the links whose children wait for a place; `places` are vacant places, as rows of parents, and `links` has
+    the class of each row and which pairs of classes are possible.
     """
     children, spots = links.children[pairs[bad, 1]], links.parents[places]
     flow = _flow(np.bincount(children, minlength=links.possible.shape[1]),
@@ -128,6 +131,7 @@ def _assign(
     for parent, child in zip(*np.nonzero(flow), strict=True):
         number = int(flow[parent, child])
         mine = [waiting[child].pop() for _ in range(number)]
+        # a place is chosen at random for each child; otherwise each place is given once
         if reuse:
             choice = vacant[parent]
             picks = [choice[int(point * len(choice))] for point in stream.uniforms(number)]

@@ -48,6 +48,8 @@ class Cross:
 
         Marginal k has the code of the left attributes times the number of codes of the right ones, plus that of the
         right; its start is added to `first`.
+
+        a and b are the codes of the profiles of u and v in the left and the right attributes.
         """
         first, second, starts = [], [], [0]
         columns = tuple(_columns(len(u.sizes), len(v.sizes), order))

@@ -137,6 +137,8 @@ def rake_weights(
 
     Raking multiplies the weights of the rows in each cell of a set so that their sum is the target, set after set, for
     ROUNDS rounds.
+
+    `whole` is the part's number of records, and `at` the cell of each row in a pair.
     """
     layout = targets.layout
     if not len(rows):
@@ -150,6 +152,7 @@ def rake_weights(
             rake(weights, at, layout.of(targets.shares, i, j).ravel() * whole)
         for own, table in () if larger is None else larger.tables:
             rake(weights, np.ravel_multi_index(tuple(rows[:, own].T), table.shape), table.ravel() * whole)
+        # cells without rows lose their records, so the sum is restored
         weights *= whole / weights.sum()
 
     return weights

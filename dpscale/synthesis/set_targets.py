@@ -245,6 +245,7 @@ def set_targets(
             laws.append(names)
             remaining_memory -= needed
 
+    # laws first, then triples and larger sets in the memory that is left
     place = {name: number for number, name in enumerate(layout.names)}
     columns = [tuple(place[name] for name in names) for names in laws]
     chosen = sets_of(layout, pairwise.rows, remaining_memory, rows).tolist() if polish else []

@@ -282,6 +282,9 @@ def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms:
              turns: Integers) -> Classes:  # fmt: skip
     """Return residual sets by class: two are in one if they have the same terms with the same sums, and the same kinds.
 
+    Sets with as many terms are compared at once, as rows of integers (`alike`); floats are compared by their bits. A
+    class has its first and last set, the number of its sets, and the earliest turn of any.
+
     Parameters
     ----------
     members : ndarray of int, shape (residual sets, degree)

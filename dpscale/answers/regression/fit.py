@@ -382,6 +382,9 @@ def _local(
 
     The weights are the slopes of the mean, and the working response is the predictor plus rest over weight, as in
     iteratively reweighted least squares.
+
+    `whole` has the columns over the cells, `sampled` the counts by which records are sampled (0 without sampling). The
+    moments are Σ x_i x_j w and Σ x_i (rest + w · predictor) over the records.
     """
     count, names = len(beta), design.names
     predictor = whole.T @ beta

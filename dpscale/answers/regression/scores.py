@@ -305,12 +305,16 @@ class Profile:
 
         `ends` are the distances inside and outside, and `values` T at them. If an end stays twice, its value is halved
         (Illinois rule), so that both ends approach the crossing.
+
+        `low` and `high` are distances from the estimate in the direction `sign`, `below` and `above` √T − width at
+        them. `start` are coefficients near the solution.
         """
         (low, high), (below, above) = ends, (math.sqrt(value) - width for value in values)
         estimate = self.best.beta[self.place]
         if not math.isfinite(above):
             above = width
         for _ in range(40):
+            # the zero of the line through both ends, at least 2 % away from either
             middle = low + (high - low) * min(max(-below / (above - below), 0.02), 0.98)
             tested = self.reached(estimate + sign * middle, start, width**2)
             at = min(math.sqrt(tested.value) - width, width)

@@ -209,6 +209,7 @@ def _open_nodes(levels: Sequence[AnsweredLevel]) -> tuple[list[ReportNode], int]
 
     while waiting and left > 0:
         _, depth, cell, node = heapq.heappop(waiting)
+        # a leaf, or a node of which no records are known
         if depth + 1 == len(levels) or not levels[depth].is_distinguishable(np.array([cell]))[0]:
             continue
         below = levels[depth].children[cell]
@@ -216,6 +217,7 @@ def _open_nodes(levels: Sequence[AnsweredLevel]) -> tuple[list[ReportNode], int]
         for child, own in zip(below.tolist(), node.below, strict=False):
             heapq.heappush(waiting, (-own.estimate, depth + 1, child, own))
 
+    # one more row for all nodes of the top level that are not shown
     rows = top.below + ([ReportNode("", top.rest, None, hidden=top.hidden)] if top.hidden else [])
     return rows, MOST_NODES - left
 

@@ -141,6 +141,7 @@ class Site:
         has_counts = bool(sheet.rows) and "count" in sheet.rows[0]
         flags = ["", *dict.fromkeys(row["flag"] for row in sheet.rows if row.get("flag"))]
         values = {"bars": bool(sheet.unit), "has_counts": has_counts, "has_flags": len(flags) > 1}
+        # the first piece is in the page, the others are scripts
         pieces = [self._rows(rows=sheet.rows[at : at + EMBEDDED], **values)
                   for at in range(0, max(len(sheet.rows), 1), EMBEDDED)]  # fmt: skip
         for number, rows in enumerate(pieces[1:], start=1):

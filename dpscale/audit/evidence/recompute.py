@@ -519,6 +519,7 @@ def ledger_faults(ledger: Fields) -> Iterator[str]:
     """
     rows, cap = ledger["releases"], ledger.get("cap")
     stated = [row for row in (*caps_in_force(ledger).values(), *rows) if row.get("relation")]
+    # older entries do not name the table of the unit; a single name is that of all
     tables = {row.get("unit_table") for row in rows if stated and row.get("unit") == stated[0].get("unit")}
     if len(tables) == 1 and not stated[0].get("unit_table"):
         stated[0] = {**stated[0], "unit_table": tables.pop()}
@@ -527,6 +528,7 @@ def ledger_faults(ledger: Fields) -> Iterator[str]:
     # without any Gaussian or zCDP cost the total can be stated in pure ε
     pure = all(not Fraction(row["cost"].get(name) or 0) for row in rows for name in ("gaussian", "zcdp"))
     currency = (cap or {}).get("currency") or ("pure" if pure else "gdp")
+    # the text of a currency begins with its name
     if not str(ledger["currency"]).startswith(f"{currency}:"):
         yield "ledger.json has its total in a different currency than its cap or its rows"
     if cap and cap["delta"] != ledger["spent"]["delta"]:

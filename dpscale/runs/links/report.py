@@ -239,6 +239,7 @@ def _components(run: LinkedTables) -> list[dict[str, Any]]:
         if parts:
             tables = ", ".join(name.partition(".")[2] for name in parts)
             costs[f"{title} of {tables}"] = Cost.total([cost for cost, _ in parts.values()]).coarsened()
+    # tables, links and joins, charged with the release
     costs |= {name: cost for name, (cost, _) in parts_of_entry(run.run, "privacy").items()}
     return [{"name": name, "share": _share(run, name), "mu": float(cost.squared_mu) ** 0.5,
              "epsilon": Spending().plus(cost).epsilon(GDP, delta)} for name, cost in costs.items()]  # fmt: skip

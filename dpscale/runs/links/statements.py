@@ -43,6 +43,7 @@ def reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
     found += [f"the number of links by attributes of {table}" for table, name in _sides(link) if draws.has(name)]
     if draws.has("both"):
         found.append("which attributes of linked rows go together")
+    # rounds of a published mechanism, whose marginals are selected
     if present(folder) and any(name.startswith("round-") for name in listed(folder)):
         found.append("the selected counts over attributes of both ends")
     if draws.has("siblings") and _fits(run, link, rows):
@@ -70,6 +71,7 @@ def not_reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]
     if not draws.has("both") and link.mechanism != "published":
         lines.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
                      "than it removes error)")  # fmt: skip
+    # several children of a parent, which have an order or are alike
     if link.via is None and link.kind != "one-to-one" and not (link.bound == 1 and piece.bounded):
         if link.order:
             lines += [] if draws.has("steps") else [f"the order of rows of {link.child}"]

@@ -188,6 +188,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     weights = sampler.weights(rows, part) if settings.weights and isinstance(sampler, PairwiseSampler) else None
     numbers = number_steps(run, Path(folder), sampler, rows, part, weights) if run.workload.numbers else {}
 
+    # `start` is the first row of a file in the part, `broken` the number of rows that break a rule
     start, broken = 0, 0
     for file in part.each:
         inside = slice(start, start + file.count)
@@ -199,6 +200,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
         broken += broken_rows(run, sampler.names, rows[inside], table)
         start += file.count
     sums = row_sums(run, Path(folder), sampler, rows, numbers, weights) if numbers else []
+    # the cells of a first pass are no longer needed
     if present(stored):
         remove(stored)
     layout = compared_by(run, sampler)

@@ -378,6 +378,7 @@ def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset(), runs: G
     `held` counts the cells of the present group. With `runs`, the groups are unions of whole runs. A last group below
     half of `least` joins the one before it, and there are two groups at least.
     """
+    # the same on whole runs, whose counts are summed first
     if runs is not None:
         inside = frozenset(np.searchsorted(runs.starts, sorted(edges)).tolist())
         grouped = by_mass(coarsened(counts, [runs]), least, inside)
@@ -385,6 +386,7 @@ def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset(), runs: G
 
     starts, held = [0], 0.0
     for cell, count in enumerate(counts.tolist()):
+        # enough counts, or an edge or a large cell after a group that is not too small
         if cell and (held >= least or ((count >= least or cell in edges) and held >= 0.3 * least)):
             starts.append(cell)
             held = 0.0

@@ -226,6 +226,8 @@ class Aggregates:
 
         The order: two combinations of terms add their terms; a ratio and a number shift the ratio; otherwise ratios add
         as a `RatioSum`, a number going to the shift of the first ratio.
+
+        A Quotient is scale · a/b + shift, and a TermSum a combination of linear queries plus a constant.
         """
         left, right = self.value(node.left), self.value(node.right)
         sign = -1.0 if isinstance(node, exp.Sub) else 1.0

@@ -394,6 +394,9 @@ class GroupedQueries:
     def array(self, names: AttributeSet, value: TermSum, row: int | None = None) -> Floats:
         """Return the queries of a combination over the cells of some attributes.
 
+        Each term is a product over the axes: one axis for each key of the rows (`lead` of them), and one for each
+        attribute. A matrix of an attribute that is a key has an axis of both kinds.
+
         Parameters
         ----------
         names : AttributeSet
@@ -420,6 +423,7 @@ class GroupedQueries:
                 elif name in self._axes:
                     dense = dense[place[name]]  # type: ignore[index]
                 queries = queries * dense.reshape(shape)
+            # conditions on several attributes together
             for joint, flags in product.joint.factors.items():
                 queries = queries * spread(self.domain, joint, names, flags)
             total = total + queries
@@ -518,7 +522,11 @@ def unit_of(value: TermSum) -> float:
 
 
 def workload_parts(selection: SelectQuery) -> list[WorkloadPart]:
-    """Return the queries of a selection as parts of a workload, each distinct query once for each grouping set."""
+    """Return the queries of a selection as parts of a workload, each distinct query once for each grouping set.
+
+    A column needs some linear queries with weights (`planned`). A query that several columns need has the sum of their
+    weights, times that of the statement.
+    """
     parts: list[WorkloadPart] = []
     for block in blocks_of(selection):
         weights: dict[Any, tuple[TermSum, float]] = {}  # of each query, the sum over the columns that need it
@@ -527,6 +535,7 @@ def workload_parts(selection: SelectQuery) -> list[WorkloadPart]:
                 continue
             _check_single(block, output.value)
             for linear, weight in planned(output.value):
+                # a constant needs no records
                 if not linear.terms:
                     continue
                 key = tuple((factor, term.key) for factor, term in linear.terms)

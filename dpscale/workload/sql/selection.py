@@ -383,6 +383,7 @@ class _SelectReader:
         types = {type(value) for value in values if value is not None and value != OUTSIDE_LABEL}
         if _kind(values) == "" and len(types) > 1:
             self.statement.refuse(node, "groups of one type", "write all numbers, or all texts")
+        # cells with equal values are one group
         labels = sorted(dict.fromkeys(values), key=_sorting)
         places = {label: place for place, label in enumerate(labels)}
         groups = np.array([places[value] for value in values], np.int64)

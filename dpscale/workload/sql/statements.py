@@ -150,6 +150,7 @@ def _read(text: str, weight: float, dialect: str) -> tuple[Statement, ...]:
     for sql, comments in _split(text, dialect):
         settings = {}
         for match in SETTINGS.finditer(sql):
+            # settings are comments; the same text in quotes is none
             if match[0].strip().removeprefix("--").strip() in comments:  # not inside a text of the statement
                 settings[match[1]] = match[2]
         name = settings.get("name", f"query-{len(statements) + 1}")
