@@ -649,6 +649,7 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, descripti
     for name, table in ((name, table) for name, table in tables.items() if name not in long):
         sheet = book.create_sheet(name[:31])
         plain = without_dictionaries(_escaped(table))
+        # the header, then the rows
         for row in (plain.column_names, *zip(*plain.to_pydict().values(), strict=True)):
             sheet.append([_as_xml(one) if isinstance(one, str) else one for one in row])
 

@@ -159,6 +159,7 @@ def _published(
     if counts is not None:
         columns["count"] = pa.array(counts.reshape(-1))
     value, error, low, high = (found[one].to_numpy() for one in FIGURES)
+    # the larger half of the interval, which may be asymmetric
     margin = np.maximum(high - value, value - low)
     known = error[np.isfinite(error) & (error > 0)]
     # decimals at which the smallest error has DIGITS digits

@@ -276,6 +276,7 @@ def tree_tables(answered: Answered, requested: Sequence[AttributeSet], total: in
     reduced = {names: without_implied(domain.hierarchies, names) for names in requested}
 
     for names in requested:
+        # too large, or not possible for another reason
         if refusal := maker.refusal(names):
             left[names] = refusal
             continue
@@ -385,6 +386,7 @@ class _Maker:
         """
         made, failed = dict(whole), dict[AttributeSet, str]()
         largest = self.lattice.maximal(group)
+        # single attributes first, then the largest sets, whose sums give the others
         for names in [*(names for names in group if len(names) == 1), *largest, *group]:
             if names not in made and names not in failed:
                 self._add(names, made, failed, wanted)

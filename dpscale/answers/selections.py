@@ -341,12 +341,14 @@ class _Rows:
         """
         attribute, terms = self.block.rank_terms(value)
         up_to = [TermSum(((1.0, term),)) for term in terms]
+        # the counts, and then the sum of each with the total
         answers, errors = self._answers([*up_to, *(one.plus(up_to[-1]) for one in up_to)])
         own, both = np.split(errors**2, 2, axis=1)
         found = np.full((len(answers), 4), np.nan)
         for row, counts in enumerate(answers[:, : len(terms)]):
             total = own[row, -1]
             moments = np.stack([own[row], (both[row] - own[row] - total) / 2, np.full_like(own[row], total)])
+            # a row whose records are not distinguished from none stays nan
             if not _seen(counts[-1], total, self.width):
                 continue
             known = CumulativeCounts(

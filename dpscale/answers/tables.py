@@ -364,7 +364,11 @@ class Shown:
 
 
 def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the first queries that the workload lists by predicates, with their estimates, and the number of all."""
+    """Return the first queries that the workload lists by predicates, with their estimates, and the number of all.
+
+    `most` is the number of queries to return. A query by conditions on attributes has a column for each, of which those
+    of all records are left out of its text.
+    """
     rows, number = list[dict[str, Any]](), 0
     for part, names, table in answered.listed(LEVEL):
         number += len(table)

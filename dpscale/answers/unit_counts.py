@@ -74,6 +74,7 @@ def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]
             bars = single(
                 titles_of(domain, names), (words_of(attribute),), estimate, (high - low) / 2, attribute, "units"
             )
+        # the empty set has a single figure, that of all units
         rows = None if names else single(("",), (("",),), estimate, (high - low) / 2, None)["rows"]
         total = rows and rows[0]
         found.append({"name": ", ".join(names), "bars": bars, "total": total})

@@ -143,6 +143,7 @@ def _table_html(prefix: str, table: pa.Table, part: WorkloadPart, names: Attribu
     rows = [[*(MISSING if row[name] is None else str(row[name]) for name in labels), text(row["estimate"]),
              f"{text(row['low'])} to {text(row['high'])}" if np.isfinite(row["low"] + row["high"]) else "—"]
             for row in table.slice(0, ROWS).to_pylist()]  # fmt: skip
+    # the family, its attributes, and the number of lines that are not shown
     title = f"{prefix}{part.name}{' by ' * bool(by)}{' and '.join(by)}"
     title += f", the first {ROWS} of {count:,} lines" if count > ROWS else ""
     return html_table(title, (*labels, unit, INTERVAL), rows, len(labels))

@@ -318,6 +318,7 @@ class Session:
         pair = isinstance(cap, tuple | list) and len(cap) == len(("epsilon", "delta"))
         if cap is not None and not pair:
             raise JobError("session.cap", safe_repr(cap), "epsilon and delta", "write cap=(3, 1e-9)")
+        # the default ledger may not exist yet, nor its folder
         if self._ledger == str(data_folder() / "ledger.sqlite"):
             data_folder().mkdir(parents=True, exist_ok=True)
         own = cap is not None and not self._analyst
@@ -325,6 +326,7 @@ class Session:
             if own and self._stated(ledger, "")["cap"] is None:
                 epsilon, delta = cap
                 ledger.set_cap(self._dataset, epsilon, delta, GDP)
+        # the cap that holds now, also if another process has set it
         stated = self._refresh()["cap"]
         if cap is not None and tuple(cap) != (stated["epsilon"], stated["delta"]):
             raise JobError("session.cap", f"({cap[0]}, {cap[1]}), but {self._whose} has a cap of epsilon"

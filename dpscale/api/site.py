@@ -227,6 +227,7 @@ def accounts(runs: Iterator[tuple[Run, Edition]] | Any, ledger: str | None) -> I
     for run, edition in runs:
         place = ledger or str(run.job.privacy.ledger)
         series.setdefault((place, run.manifest["privacy"]["dataset"]), []).append(edition)
+    # by dataset, then by ledger
     for (place, dataset), editions in sorted(series.items(), key=lambda one: one[0][::-1]):
         stated = _read_ledger(place, dataset, editions, ledger is not None)
         name = public_name(dataset)
@@ -272,6 +273,7 @@ def _by_ledger(stated: Mapping[str, Any], editions: Sequence[Edition], name: str
         sentences.append(f"The cap of the total is {_cost(cap['epsilon'], cap['delta'])}; {more}.")
     else:
         sentences.append("There is no cap on the total.")
+    # a release on the site has the address of its page
     rows = [{"release": row["release"], "day": row["reserved_at"][:10], "epsilon": row["own"]["epsilon"],
              "delta": row["own"]["delta"], "state": row["state"], **_page_of(row["release"], editions)}
             for row in releases]  # fmt: skip

@@ -128,6 +128,7 @@ def draft_job(
     about, protected = chosen.get("about", {}), chosen.get("data", {})
     given = {key: list(one) if isinstance(one, tuple) else one for key, one in written.items() if one}
     unit = draft.units[0] if draft.units else ""
+    # a column that looks like an id is proposed in comments
     if unit and not protected:
         proposal = [
             "# A proposal, if a person (or household, …) may have several rows; "

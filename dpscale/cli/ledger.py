@@ -83,6 +83,7 @@ def ledger_cap(
     if span is not None and unit in (None, "row"):
         raise JobError("--span", "got one without the column of a unit", "--unit COLUMN --span month",
                        "name the column, or leave --span out")  # fmt: skip
+    # without a unit the promise is that of the account
     protects = None if unit is None else Protection(None if unit == "row" else unit, table=table, span=span)
     with Ledger.open(path) as opened:
         click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects, period, analyst)))
@@ -111,6 +112,8 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
     """Return the lines that `dpscale ledger show` prints on a dataset: unit, caps, what is spent and left, releases.
 
     `_line` returns a labelled line, or none for an empty text.
+
+    `dataset` is the statement of the ledger (`ledger.reader.statement`). Entries that older ledgers lack are left out.
     """
     return [
         f"dataset {name}: {_in_words(dataset)}",

@@ -255,6 +255,7 @@ def model(run_dir: str, form: str, out: str | None, table: str | None, as_json: 
     if table not in tables and (table is not None or len(tables) > 1):
         given = "not given" if table is None else f"{table!r}"
         raise JobError("--table", given, ", ".join(tables), "name one of the run's tables")
+    # the table of a run of one table needs no name
     own = tables[table or next(iter(tables))]
     fitted, labels = estimates.graphical_model_of(own)
     path = Path(out) if out else own.path / ("model.bif" if form == "bif" else "model.pickle")

@@ -145,7 +145,11 @@ def _spent(run: Run) -> str:
 def print_run(
     run: Run, repeated: str | None, as_json: bool, figures: Mapping[str, Any] | None = None, sentence: str = ""
 ) -> None:
-    """Print a finished run: as text with a sentence, or as JSON with further figures."""
+    """Print a finished run: as text with a sentence, or as JSON with further figures.
+
+    `repeated` is a sentence about a run that had been finished before, which is not run again. Warnings go to standard
+    error.
+    """
     manifest, report = run.manifest, run.path / "report.html"
     summary = {
         "run_dir": str(run.path),

@@ -446,6 +446,7 @@ class JoinedPartition(KeyPartition):
         join, first = self.join, 0
         own = {name: join.domain[join.own[name]] for name in columns if name in join.own}
         plain = [name for name in columns if name not in join.names and name != PAIR]
+        # columns of the base table: as they are, of attributes, and of the keys of lookups
         read = [*plain, *(column for one in own.values() for column in one.columns)]
         read += [*(column for lookup in join.lookups for column in lookup.at), *(join.pair if PAIR in columns else ())]
 
@@ -456,6 +457,7 @@ class JoinedPartition(KeyPartition):
             found |= {name: batch[name] for name in plain}
             rows = int(np.count_nonzero(stays))
             if self.without is not None:
+                # rows beyond the bound, numbered among the rows of the join
                 stays[stays] = ~self.without.within(first, rows)
             first += rows
             yield {name: _only(found[name], stays) for name in columns}

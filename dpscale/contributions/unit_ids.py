@@ -237,12 +237,14 @@ def _of_texts(texts: pa.Array) -> Identities:
     """Hash plain ids and integers of many texts in one compiled pass, and other texts once per distinct text."""
     texts = texts.fill_null("") if texts.null_count else texts
     words, plain = np.empty((len(texts), 2), np.uint64), np.zeros(len(texts), bool)
+    # loading compiled loops takes longer than a few texts
     if len(texts) > few_rows.FEW:
         from dpscale.contributions.unit_hashes import plain_words
 
         words, plain = plain_words(*buffers_of(texts), KEY_WORDS)
     missing = np.zeros(len(texts), dtype=bool)
     if not plain.all():
+        # the others are brought to their canonical form first
         left = texts.filter(pa.array(~plain)).dictionary_encode()
         own, rows = _of_spelled(tidy_texts(left.dictionary)), left.indices.to_numpy()
         words[~plain], missing[~plain] = own.words[rows], own.missing[rows]

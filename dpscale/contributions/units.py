@@ -212,6 +212,7 @@ def has_counted_row(
         for batch in partition.batches(columns, unit or "", None if unit in domain.columns(names) else domain):
             dropped = np.zeros(len(next(iter(batch.values()))), dtype=bool)
             try:
+                # rows that an attribute drops are marked in `dropped`
                 for name in names:
                     encode(domain[name], column_of(domain[name], batch), dropped)
             except RefusedValue:

@@ -68,6 +68,7 @@ def _groups(
 
     `places` lists the requests of each set of columns, which the database groups once.
     """
+    # a filter needs its columns in each group
     columns = [tuple(sorted({*domain.columns(names), *partition.where.columns})) for names in requests]
     places: dict[tuple[str, ...], list[int]] = {}
     for place, names in enumerate(columns):

@@ -294,6 +294,7 @@ def _sums(
     joint_places = [place for place, joint in enumerate(cover.joints) if numbers_of(domain, joint) == numbers]
     joints = [cover.joints[place] for place in joint_places]
     starts = _ends([domain.cells(joint) for joint in joints])
+    # sets that are summed from a joint
     covered = [s for s in mine if cover.owners[s] >= 0]
     direct = _array(s for s in mine if cover.owners[s] < 0 and len(sets[s]) > width)
 

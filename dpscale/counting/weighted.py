@@ -200,6 +200,7 @@ def encode_present(domain: Domain, batch: Mapping[str, Any], names: Sequence[str
         codes, removed = encode_batch(domain, batch, names)
         return codes, np.zeros_like(gone) if removed is None else removed
 
+    # only these rows are encoded; the others have the code 0
     present = np.flatnonzero(~gone)
     chosen = {
         name: column[present] if isinstance(column, np.ndarray) else column.take(pa.array(present))

@@ -178,7 +178,12 @@ class TreePolicy:
         return found
 
     def _wishes(self) -> tuple[list[Floats], list[Floats], list[Floats]]:
-        """Return sqrt(q), A, and the least precision left on any path below, for each level."""
+        """Return sqrt(q), A, and the least precision left on any path below, for each level.
+
+        `count`, `variance` and `spent` have the estimates, their variances and the precision used on the path, by
+        level; `room` is what remains of the budget. A split node has the sum of its children and the least room of
+        both.
+        """
         depth = len(self.index)
         rows, variance = [one.copy() for one in self.count], [one.copy() for one in self.variance]
         room, wish = [self.budget - one for one in self.spent], [np.full(1, 1e-3)] * depth
@@ -303,6 +308,9 @@ def _errors(precision: Sequence[Floats], split: Sequence[Flags]) -> list[Floats]
 
     `up` is the variance of a node by the measurements in its subtree, `below` that of its children alone; `gain` is the
     share of the parent's correction that a child takes.
+
+    `precision` has the precision of each node by level, and `split` marks the nodes with two children on the next
+    level, which are neighbours there.
     """
     depth, up, below = len(precision), [1 / one for one in precision], [np.ones(len(one)) for one in precision]
     for level in reversed(range(depth)):
@@ -311,6 +319,7 @@ def _errors(precision: Sequence[Floats], split: Sequence[Flags]) -> list[Floats]
             up[level][own] = 1 / (precision[level][own] + 1 / below[level][own])
 
     variance = [up[0]]
+    # from the root down: a child takes the share `gain` of the change of its parent
     for level in range(depth - 1):
         own = split[level]
         gain = up[level + 1] / np.repeat(below[level][own], 2)

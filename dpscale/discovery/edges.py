@@ -93,11 +93,14 @@ class TreeMeasurement:
     def measure(self, nodes: Sequence[Nodes]) -> list[Floats]:
         """Return the measured counts of nodes of one round, after its cost is added to the paths and checked."""
         self.rounds += 1
+        # one kind of noise for each precision, which many nodes share
         draws = [{one: self._draw(one) for one in np.unique(precision).tolist()} for _, _, precision in nodes]
         for (level, index, precision), own in zip(nodes, draws, strict=True):
             for place, one in zip(index.tolist(), precision.tolist(), strict=True):
+                # a path pays for the nodes on it
                 self._spend(level, place, own[one])
 
+        # compared before any noise is drawn
         if self.dearest > self.plan.share:
             raise BudgetError("privacy", "a path of a tree beyond its share of the budget", "at most the charge",
                               "report this as a fault of dpscale")  # fmt: skip
@@ -226,6 +229,7 @@ def _within(plan: EdgePlan, leaves: Leaves) -> Leaves:
     if plan.search.high is not None:
         kept = [own and start <= plan.search.high for own, start in zip(kept, starts, strict=True)]
     chosen = np.flatnonzero(kept)
+    # number of the last leaf that stays, for every leaf
     groups = np.searchsorted(chosen, np.arange(len(starts)), side="right") - 1
     counts, variances = (np.bincount(groups, own) for own in (leaves.counts, leaves.errors**2))
 

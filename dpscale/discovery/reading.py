@@ -56,6 +56,8 @@ class SearchRows:
 
         `dropping` are the attributes whose policy drops rows, and `dropped` has further rows of some partitions that do
         not count, by the bound of a unit.
+
+        `first` is the number of the first row of a batch in its partition, by which a mask numbers the rows.
         """
         names = [name for name in self.dropping if name != attribute.name]
         columns = list(dict.fromkeys([attribute.column, *self.domain.columns(names), *([unit] if unit else [])]))

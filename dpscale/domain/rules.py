@@ -415,6 +415,7 @@ def with_dependencies(
         if math.prod(shape) <= MOST_CELLS and (one := _dependency(names, possible(zeros, names, shape))) is not None:
             found[pair] = one
 
+    # the zeros of a pair are replaced together
     replaced = {id(rule) for pair in found for rule in pairs[pair]}
     return (*(rule for rule in rules if id(rule) not in replaced), *found.values())
 
@@ -475,6 +476,7 @@ def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
 
     The result has the parent's cell of each cell of the child, -1 where it is not determined.
     """
+    # prefixes of another length have other values, so nothing is determined
     place = {label: cell for cell, label in enumerate(child.labels)} if parent.length == child.length else {}
     of = [-1] * child.size
     for cell, group in enumerate(parent.groups):
@@ -483,6 +485,7 @@ def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
                 of[place[value]] = cell
 
     for own, other in ((child.outside_cell, parent.outside_cell), (child.null_cell, parent.null_cell)):
+        # only if the child lists all values of the groups: otherwise an outside value may be in a group
         if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
             of[own] = other
 

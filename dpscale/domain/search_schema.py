@@ -110,6 +110,7 @@ def _read_tree(field: str, name: str, table: Mapping[str, Any], assumed: int) ->
     `leaf` is the column of the codes and `levels` are those of their ancestors. `assumed` is the number of values that
     plans assume.
     """
+    # settings of a search for values do not apply to the nodes of a tree
     if given := sorted({"max_length", "values", "other", "count"} & set(table)):
         raise DomainError(
             f"{field}.{given[0]}", "given with the file of a tree", "a tree alone, or values", "remove it"

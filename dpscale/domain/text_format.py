@@ -115,6 +115,7 @@ def read_formats(tables: object) -> tuple[TextFormat, ...]:
         if not isinstance(unique := table.get("unique", True), bool):
             raise DomainError(f"{field}.unique", safe_repr(unique), "true or false", "fix it")
         one = TextFormat(name, table["pattern"], unique)
+        # refuses an invalid pattern
         _ = one.elements
         found.append(one)
     return tuple(found)

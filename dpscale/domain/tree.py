@@ -443,6 +443,7 @@ def _table(field: str, path: Path, columns: Sequence[str], axes: Sequence[str]) 
     csv = path.name.endswith(".csv")
     if csv:
         every = arrow_csv.open_csv(content).schema.names
+        # the reader of the header has consumed the first buffer
         content = pa.BufferReader(path.read_bytes())
     else:
         every = pq.read_schema(content).names
@@ -454,6 +455,7 @@ def _table(field: str, path: Path, columns: Sequence[str], axes: Sequence[str]) 
 
     if csv:
         names = [*columns, *axes]
+        # all columns as texts, and an empty text is no null
         convert = arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), include_columns=names, strings_can_be_null=False
         )
@@ -697,14 +699,17 @@ def _stated(field: str, tree: LevelTree, codes: Integers32) -> Flags:
     `levels` is the level of the last name of each path. Sorted by name and level, the first row of each name is its
     highest node; the others of that name must lie below it.
     """
+    # code −1 is a missing name, so the last code of a path that is not negative is its last name
     columns, levels = np.arange(codes.shape[1]), (codes >= 0)[::-1].argmax(axis=0)
     levels = (tree.leaf - levels).astype(np.int32)
     numbers = tree.name_ids[tree.offsets[levels] + codes[levels, columns]]
     leaves = tree.name_ids[tree.offsets[-1] :][: len(tree.names[-1])]
     inner = columns[~np.isin(numbers, leaves)]
     inner = inner[np.lexsort((levels[inner], numbers[inner]))]
+    # first row of each name, its highest node
     first = np.append(True, np.diff(numbers[inner]) != 0)[: len(inner)]
     highest = inner[np.maximum.accumulate(np.where(first, np.arange(len(inner)), 0))]
+    # the same names down to the level of the highest node
     below: NDArray[np.bool_] = (
         (codes[:, highest] == codes[:, inner]) | (np.arange(len(codes))[:, None] > levels[highest])
     ).all(axis=0)

@@ -262,6 +262,9 @@ def run_pass(
     If the tasks are `disjoint`, they divide the sets: each reads all rows, and nothing is summed. Otherwise they divide
     the rows, and their counts are summed.
 
+    A shard is a part of the pass's counters, and `pieces` are the ranges of sets in each. Requests are sent once to all
+    workers (`broadcast`), not with every task.
+
     Parameters
     ----------
     engine : Engine
@@ -279,6 +282,7 @@ def run_pass(
     """
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
     cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
+    # too few partitions, or more counters than rows: tasks divide the sets
     disjoint = _share_sets(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers)
     if disjoint:
         items = _by_sets(one, groups, cover.rows, engine.workers)

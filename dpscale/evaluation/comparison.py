@@ -170,6 +170,7 @@ def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
     marginals = {degree: marginal for degree, marginal in marginals.items() if marginal["sets"]}
     figure, axes = new_figure(2.8)
     for position, (key, (label, colour)) in enumerate(BARS.items()):
+        # three bars beside each other for each degree
         at = [number + 0.26 * (position - 1) for number in range(len(marginals))]
         values = [marginal[key] for marginal in marginals.values()]
         axes.bar(at, values, width=0.24, color=colour, label=label)

@@ -222,6 +222,7 @@ def summarise_number(
             "means": mean_distance(rows, data), "means_halves": mean_distance(one, other),
             "worst": _worst_groups(domain, names, data, rows),
         })  # fmt: skip
+        # groups with records in both, of which the largest are drawn as points
         both = np.flatnonzero((data.records > 0) & (rows.records > 0))
         points += zip(data.records[both], data.means[both], rows.means[both], strict=True)
 

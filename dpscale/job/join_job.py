@@ -110,6 +110,7 @@ class JoinJob(TableJob):
                 else:
                     attributes[name] = renamed(domain[source], name)
 
+        # numbers of which variances are asked need cells for squares
         squared = [name for part in self.workload for name in part.squared]
         return Domain(attributes.values()).for_rows_per_unit(self.data.max_rows_per_unit or 1).with_squares(squared)
 

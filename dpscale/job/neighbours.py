@@ -435,6 +435,8 @@ def check_public_attributes(job: Job, sides: Sequence[str]) -> tuple[str, ...]:
 
     `_uses` has the attributes of side tables that a link or join looks up: adding or removing a unit does not change
     them, but they would be released without noise of their own.
+
+    `sides` are the side tables: private tables whose rows belong to no unit.
     """
     stated = {}
     for table, section in job.tables.items():

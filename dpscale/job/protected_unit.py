@@ -195,6 +195,7 @@ def check_formats(job: TablesOfJob) -> None:
                 foreign_keys.update(to_parent)
         for form in job.domains[name].formats:
             field = f"tables.{name}.domain"
+            # a format gives texts to synthetic rows, which a public table has none of
             if job.tables[name].public:
                 raise JobError(field, f"a format of {form.name!r} in a public table", "formats of private tables",
                                "remove it: a public table is released unchanged")  # fmt: skip

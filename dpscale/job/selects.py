@@ -195,6 +195,7 @@ def _link(statement: Statement, join: Any, tables: Mapping[str, str], content: M
     matching = []
     for name, link in _links(content):
         for ends in _ends(name, link, content):
+            # both tables of the link are in the statement
             if table in ends and {*ends} <= {*tables.values()} and _is_key(join, tables, ends):
                 matching.append(name)
     if len(matching) != 1:

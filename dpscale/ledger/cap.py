@@ -60,6 +60,7 @@ class Cap:
             raise JobError(
                 "cap.currency", f"got {safe_repr(self.currency)}", " or ".join(CURRENCIES), "name one of them"
             )
+        # Gaussian noise has no guarantee at δ = 0
         if self.currency == GDP and not self.delta:
             raise JobError("cap.currency", "gdp at delta 0", "pure, or a delta > 0", "leave it out, or set a delta")
 

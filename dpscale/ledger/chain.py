@@ -195,6 +195,7 @@ def findings(tables: Tables) -> Iterator[str]:
     for link in tables["links"]:
         place, before = last.get(link["dataset"], (0, ""))
         key = link["entry"], link["number"]
+        # a link has one entry, and an entry one link
         entry = entries.pop(key, None)
         if entry is None or entry["of"] != link["dataset"] or link["place"] != place + 1:
             yield f"link {link['seq']} of the hash chain has no entry at its place"

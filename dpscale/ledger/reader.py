@@ -380,6 +380,7 @@ def statement_html(summary: Mapping[str, Any]) -> str:
     html_tables = [html_table(f"Ledger {summary['ledger']}", columns, lines[:MOST_LISTED])]
 
     charged = {name: stated["releases"] for name, stated in datasets.items() if stated["releases"]}
+    # releases of few datasets only, so that the summary stays short
     for name, releases in charged.items() if len(charged) <= FEW else ():
         last = [(row["release"][:8], row["reserved_at"][:10], row["state"], _pair(row["own"]))
                 for row in releases[-MOST_LISTED:]]  # fmt: skip

@@ -396,10 +396,15 @@ class CapRequest:
         return cap
 
     def _promise(self, account: Account) -> Protection | None:
-        """Return the promise of the cap. Raises BudgetError if caps by period do not bound it."""
+        """Return the promise of the cap. Raises BudgetError if caps by period do not bound it.
+
+        A promise is renewable for a period if its rows are in one such period, so that costs of different periods do
+        not add.
+        """
         asked, where = self.protects, f"on dataset {account.name!r}"
         if self.period is None:
             promise = asked or account.protects
+            # caps by period bound only promises for rows in one period
             if promise and not renewable(promise) and account.renewing:
                 by = next(iter(account.renewing_now))
                 got = f"a cap on the total that protects {promise} {where}, which has a cap for each {by}"

@@ -115,6 +115,9 @@ class MeasurementStore:
     def drawn(self, decision: Decision) -> Iterator[tuple[str, int, MeasurementRequest, dict[str, Any]]]:
         """Yield file, place, request and noise record of every draw of a decision, in the order of the files.
 
+        `sequence` is the order of the requests in the files. A file's name states the places of its first draw and
+        after its last.
+
         Raises
         ------
         JobError
@@ -125,6 +128,7 @@ class MeasurementStore:
             name = file_name(decision.round, (first, end))
             if first != place:
                 raise _edited(f"{name} {'belongs to no decision' if first < place else 'follows a missing file'}")
+            # the label of a value must be the record of its request, byte by byte
             for label in records(self.folder / name):
                 request = requests[sequence[place]] if place < min(end, len(sequence)) else None
                 if request is None or canonical(label) != canonical(self.record(request)):

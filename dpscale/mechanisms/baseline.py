@@ -102,6 +102,7 @@ def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise:
         product.weight * math.prod(error for _, error in axes)
         for product, axes in zip(union.products, axes_of, strict=True)
     ]
+    # the shares that minimise Σ error / share, or its form under Laplace noise
     shares, _ = allocate(errors, noise)
     return [
         product_block(union.named(product), [matrix for matrix, _ in axes], share, noise)

@@ -171,11 +171,13 @@ def check_poolable(earlier: Blocks, new: Blocks) -> None:
                             " weighted-fourier or weighted-residuals", "refine without --job")  # fmt: skip
 
     weights = [dict(blocks.weights()) for blocks in (earlier, new)]
+    # attributes that either plan measures
     used = [set(blocks.sets.names[place] for place in np.unique(blocks.sets.members)) for blocks in (earlier, new)]
     for name in sorted(used[0] & used[1]):
         if weights[0].get(name) != weights[1].get(name):
             raise _differing(name, "axis weights")
 
+    # a set that only one plan measures has nothing to agree with
     digests = {names: block.digest for names, block in zip(earlier.sets, earlier, strict=True)}
     for block in new:
         if digests.get(block.attributes, block.digest) != block.digest:

@@ -91,6 +91,7 @@ def _matrix(domain: Domain, name: str, base: Any) -> Floats:
     if matrix.ndim != 2 or matrix.shape[1] != size or not np.isfinite(matrix).all():
         raise JobError(field, f"shape {matrix.shape}", f"rows of {size} finite numbers", "give a row for each query")
 
+    # a centred base must determine all differences of cells
     values = np.linalg.svd(_centred(matrix), compute_uv=False)
     if (values > values[0] * FULL_RANK).sum() < size - 1:
         raise JobError(field, "rows of insufficient rank", f"rank {size - 1} without the total", "add rows")

@@ -282,6 +282,7 @@ def _floor(
     problem. The kinds are the keys of `FLOORS`.
     """
     workload, kind = problem.workload, _kind_of_floor(problem, demands)
+    # no bound is known
     if kind == "known":
         return 0.0
     if problem.noise == LAPLACE:
@@ -297,6 +298,7 @@ def _floor(
         fewer = demands_of(fewer_sets(workload, MOST_DEMANDS))
         return floor(fewer_sets(workload, MOST_DEMANDS), along_curve(fewer)) if fewer.counts else 0.0
 
+    # products of the axes, and groups of joint sets
     of_axes = floor(workload, curve) + (grouped_floor(workload) if kind == "groups" else 0.0)
     if kind == "either" and error > of_axes * (1 + NEARLY):
         return max(of_axes, exact_floor(workload, seconds=seconds))

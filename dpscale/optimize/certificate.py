@@ -166,6 +166,7 @@ def solver() -> Callable[[Floats], float]:
         """
         _, singular, directions = np.linalg.svd(rows, full_matrices=False)
         kept = singular > SMALL * singular[0]
+        # V, and the trace of S² by which the program is scaled
         basis, scale = directions[kept], float((singular**2).sum())
         y = cvxpy.Variable((len(basis), len(basis)), PSD=True)
         error = cvxpy.matrix_frac(np.diag(singular[kept] / math.sqrt(scale)), y)

@@ -303,6 +303,9 @@ def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
 
     Products are taken in decreasing order of weight · trace; a product joins the first group with whose Gram matrices
     its own commute on every axis, or begins a new one.
+
+    `taken` has the keys of the Gram matrices of each group on each axis. Commuting matrices have common eigenspaces
+    (`_common`).
     """
     commute = _Commuting(union)
     groups: list[list[Product]] = []

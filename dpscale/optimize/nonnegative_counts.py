@@ -545,6 +545,7 @@ class Grids:
             whole = np.zeros(table.shape, np.int64)
             if not loops.round_grid(table, open_cells, rows, columns, whole):
                 return None
+            # back to rows × columns, in the order of the grid's cells
             by_grid[cells] = (whole.T if shape[0] < shape[1] else whole).reshape(-1)
 
         return _placed(self.order, by_grid)

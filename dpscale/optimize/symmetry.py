@@ -108,10 +108,13 @@ def _merged(blocks_before: SymmetryBlocks) -> SymmetryBlocks:
 
     signs = np.where(probes < 0, -1.0, 1.0)
     left, right = order[:-1][near], order[1:][near]
+    # of the candidates, those that are equal entry by entry
     near[near] = np.abs(columns[:, left] * signs[left] - columns[:, right] * signs[right]).max(0) <= EQUAL * largest
     same = np.empty(len(order), np.int64)
+    # successive equal columns have one number
     same[order] = np.cumsum(np.concatenate([[True], ~near])) - 1
     _, first, orbit = np.unique(same, return_index=True, return_inverse=True)
+    # sign of each cell relative to the first cell of its orbit
     sign = (signs * signs[first][orbit])[blocks_before.orbit]
     blocks = tuple(SymmetryBlock(block.rows[:, first], block.sign * sign) for block in blocks_before.blocks)
     return SymmetryBlocks(blocks, np.asarray(orbit[blocks_before.orbit], np.int64))

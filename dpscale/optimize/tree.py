@@ -121,10 +121,14 @@ def classes_of(tree: Tree) -> NodeClasses:
 
     A class is a pair (class of the parent, shape of the tree below), numbered as one integer `key`. `copies` are nodes
     of the class divided by nodes of its parent's class.
+
+    `of[level]` is the class of each node of a level, `parents` that of each class's parent, and `counts` the number of
+    nodes.
     """
     shapes = _shapes(tree)
     of, parents, counts = [np.zeros(1, np.int64)], list[Integers](), [np.ones(1)]
     for level, above in enumerate(tree.parents):
+        # both numbers as one integer
         key = of[level][above] * (int(shapes[level + 1].max()) + 1) + shapes[level + 1]
         _, first, classes, number = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
         parents.append(of[level][above[first]])

@@ -182,6 +182,7 @@ class Blocks(Sequence[Block]):
         place: dict[tuple[int, ...], int] = {}
         sets, rows = list[AttributeSet](), list[tuple[int, float, bool, int]]()
         for block in blocks:
+            # equal strategies are the same objects, so no matrix is compared
             key = tuple(map(id, block.factors))
             strategies.setdefault(key, block.factors)
             sets.append(block.attributes)

@@ -179,6 +179,9 @@ def add_diagonals(
 
     `down` are the row sums after an elimination from the first row on, and `after` is what an elimination from the last
     row on adds; the diagonal entry of the inverse is 1/(down + after).
+
+    k is a node of a quadrature: s_k = `nodes[k]` and share_k = `shares[k]`. `off` is the magnitude of the entry next to
+    the diagonal of s² T, and `up` the row sum after the elimination from the last row on.
     """
     n = len(weights)
     down = np.empty(n)

@@ -373,11 +373,13 @@ class SpectralFactor(ImplicitFactor):
                             f"at most {math.isqrt(MOST_PAIRS)} cells, or prefix queries",
                             "coarsen the attribute")  # fmt: skip
 
+        # queries in the order of their first sums, so that each is read when its cell is reached
         order = None if (np.diff(first) >= 0).all() else np.argsort(first, kind="stable")
         ends = np.searchsorted(first if order is None else first[order], np.arange(1, steps + 2))
         cells, running, scales = np.arange(self.cells), np.zeros(self.cells), 1 / self.multipliers
         sign, shift = self._far
         for cell in range(steps):
+            # a column of C from the sequence r, near and continued before the start
             column = self._kernel[np.abs(cells - cell)] + sign * self._kernel[(cells + cell + shift) % self.period]
             running += column * (scales[cell] * scales)
             sums = np.cumsum(running)

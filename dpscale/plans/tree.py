@@ -858,6 +858,7 @@ class TreeAccuracy(Accuracy):
         variances = []
         for (name, family), axis in zip(families.items(), query.axes, strict=True):
             level = query.levels.get(axis, 0)
+            # levels of a tree answer counts of their nodes only
             if level and not family.is_identity:
                 raise levels_only(name)
 

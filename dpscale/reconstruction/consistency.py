@@ -287,6 +287,7 @@ def disagreement(
     distances: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
     for one, other in _pairs(targets, most, seed):
         subset = tuple(name for name in one if name in other)
+        # both tables summed to their common attributes
         first, second = margin(marginal_of(one), one, subset), margin(marginal_of(other), other, subset)
         distances.append((float(np.abs(first - second).sum() / (first.sum() + second.sum())), (one, other)))
 

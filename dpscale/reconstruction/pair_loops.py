@@ -23,6 +23,9 @@ def chain_product(left: Floats, right: Floats, other: Floats) -> tuple[Floats, f
     """Return the product left · right and its distances from `other`: squared L2 and L1.
 
     `left` has the shape (rows, middle), `right` (middle, columns): a conditional probability times a table of counts.
+
+    i and j are values of the first and the last attribute of a chain, k of the middle. `step` is the difference of a
+    cell.
     """
     rows, columns = other.shape
     table, squared, distance = np.zeros((rows, columns)), 0.0, 0.0
@@ -165,6 +168,8 @@ def fit_every(
     """Fit every pair to its two 1-way marginals by proportional fitting, in place.
 
     ones[at[i] : at[i + 1]] is the marginal of attribute i, tables[starts[t] : starts[t + 1]] the table of pair t.
+
+    `rounds` is the maximum number of passes, which end at `tolerance` (`fit_pair`). `total` is not used.
     """
     for t in range(len(pairs)):
         i, j = pairs[t, 0], pairs[t, 1]

@@ -30,6 +30,9 @@ def likelihoods(
     A component's centre and width are `ratios` and `widths` times the cell's reference; noise with standard deviation
     `deviation` is added.
 
+    The density of a value x in a component is exp(−(x − centre)² / 2v) / √v with v = deviation² + width², without the
+    factor 1/√(2π). Dividing by the largest exponential of the cell (`tops`) avoids an underflow of all.
+
     Returns
     -------
     densities : ndarray, shape (cells, components)

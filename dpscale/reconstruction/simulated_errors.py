@@ -467,6 +467,9 @@ class SimulatedErrors:
         With w of the measured sets inside (`known`), `share` is their mean 1 − w. `chance` is U, the variance given all
         known sets, `rest(())` is U₀, and `hidden` is H = share · (U₀ − U). `association` is the difference from
         independence of a pair that was not measured. Sets of one attribute have neither U nor H.
+
+        `reach` is the largest entry r of each query, `rest(known)` a function of the known sets, and `expected` the
+        answers by the tables of the measurements. See the module for the letters.
         """
         cells = self.base.marginal(names)
         expected = answers(cells)
@@ -480,6 +483,7 @@ class SimulatedErrors:
             share = 1 - sum(self.known[subset] for subset in inside) / len(inside) if inside else 0.0
             hidden = share * np.maximum(np.asarray(rest(())) - chance, 0) if share > LEAST_SHARE else hidden
 
+        # what the completion of the model changes, squared
         completion = np.zeros(()) if self.model is self.base else answers(self.model.marginal(names)) - expected
         completion *= completion
         alone = len(names) == 2 and not measured
@@ -580,6 +584,9 @@ def simulate_errors(
 
     `excess` is D − B, the squared departure of the measurements from the model minus the mean of that of the replicas,
     and the widening is 1 + excess over the squared spread of the replicas.
+
+    A replica is the model from measurements with other noise, together with the squared departure of these measurements
+    from it. `known` has w of each measured set, the share of a departure that the noise does not hide.
     """
     pairs = tuple(names for names in residuals.values if len(names) > 1)
     draws = draws or draw_count(len(pairs))
@@ -592,6 +599,7 @@ def simulate_errors(
         for replica in replicas:
             squares += float(((_tables(replica, sets) - stacked) ** 2).sum())
     spread = squares / draws
+    # D − B
     excess = _squared_departure(base, residuals) - float(np.mean([departure for _, departure in drawn]))
     widening = 1 + max(excess, 0.0) / max(spread, LEAST)
     departures = Departures.of(base, residuals)

@@ -418,6 +418,9 @@ def _find(keys: Bytes, key_ends: Integers, table: Integers32, data: Bytes, ends:
     """Set the place of each text among the keys; it stays as it is if the text is none of them.
 
     The table is that of `_fill`, in which a search ends at the first free entry. Arrays of ends are as there.
+
+    The texts are in `data`, text i up to `ends[i + 1]`, and the keys in `keys` likewise. An entry is the number of a
+    key, negative if it is free; after a different key the next entry is tried.
     """
     mask = np.uint64(len(table) - 1)
     for text in range(len(ends) - 1):

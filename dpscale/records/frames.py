@@ -261,11 +261,13 @@ def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
     if pa.types.is_boolean(whole.type):
         whole = whole.cast(pa.uint8())
     if is_text(whole.type):
+        # lengths as well: equal bytes may be divided in other ways
         data, offsets = buffers_of(whole)
         return [np.diff(offsets), data[offsets[0] : offsets[-1]]]
     if not (pa.types.is_primitive(whole.type) or pa.types.is_decimal(whole.type)):
         raise DataError(f"data column {name!r}", f"type {whole.type}", "numbers, texts, dates or times", "convert it")
 
+    # a slice begins at `offset` in the buffer
     width = whole.type.bit_width // 8
     stored = whole.buffers()[1]
     return [np.frombuffer(stored, np.uint8, len(whole) * width, whole.offset * width)] if len(whole) else []

@@ -180,6 +180,7 @@ def step_values(attribute: Attribute, column: pa.Array) -> tuple[Integers, Integ
         steps[apart], beyond[apart] = _steps(attribute, parsed.large[apart])
 
     steps, outside = _inside(attribute, steps)
+    # values outside first; foreign texts and nulls then replace them
     states = np.where(outside | beyond, _outside_state(attribute), VALUE)
     states[parsed.foreign] = DROPPED if attribute.foreign == "drop" else UNPARSABLE
     states[parsed.missing] = _null_state(attribute)

@@ -122,12 +122,14 @@ class ColumnSummary:
         Bins of equal width are replaced if one of them has more than the share SKEWED of the sampled numbers.
         """
         low, high, span = self.low, self.high, self.high - self.low
+        # few whole numbers; the ends of a wider range are rounded to multiples of five
         if self.whole and span < MOST_INTEGERS and max(-low, high) < EXACT - 5:
             if span >= EXACT_INTEGERS:
                 low, high = 5 * math.floor(low / 5), 5 * math.ceil(high / 5)
             return {"kind": "integer", "low": int(low), "high": int(max(high, low + 1))}
 
         edges, sample = round_edges(low, high, self.whole), np.array(self.numbers)
+        # most numbers in one bin: the column is skewed
         if len(edges) > 2 and np.histogram(sample, edges)[0].max() > SKEWED * len(sample):
             grown = growing_edges(sample, low, high)
             edges = grown if len(grown) > 2 else edges
@@ -214,6 +216,7 @@ class DateSummary:
         A format without a day cannot have periods of days.
         """
         ends = np.clip(np.array([self.low, self.high]), *CALENDAR)
+        # weeks are never proposed, and days need a format with a day
         periods = [by for by in PERIODS if by != "week" and ("d" in self.form or not self.form or by != "day")]
         spans = {by: numbered(by, ends).tolist() for by in periods}
         by = next((by for by, (low, high) in spans.items() if high - low < MOST_PERIODS), "year")
@@ -515,6 +518,7 @@ def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
             try:
                 batch[name] = as_arrow(whole, [name]).column(0).combine_chunks()
                 one.add(batch[name])
+            # a column of mixed types is omitted, with the reason
             except DataError as error:
                 mixed[name] = error.got
         rows = max(map(len, batch.values()), default=0)

@@ -162,7 +162,11 @@ def check_column(condition: Condition, present: Iterable[str], known: Iterable[s
 
 
 def check_type(condition: Condition, kind: pa.DataType) -> None:
-    """Raise DataError if the condition's values cannot be compared with a column of this type."""
+    """Raise DataError if the condition's values cannot be compared with a column of this type.
+
+    Texts are compared with any kind of condition, because they may contain numbers and dates. A column of nulls matches
+    nothing and fits every condition.
+    """
     kind = kind.value_type if types.is_dictionary(kind) else kind
     moments = types.is_date(kind) or types.is_timestamp(kind)
     counted = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
@@ -174,7 +178,10 @@ def check_type(condition: Condition, kind: pa.DataType) -> None:
 
 
 def matching(condition: Condition, column: pa.Array) -> Flags:
-    """Return the rows of a column that match a condition."""
+    """Return the rows of a column that match a condition.
+
+    Nulls match nothing: the entry for them, the last one, is false. A dictionary's entries are compared once each.
+    """
     if pa.types.is_null(column.type) or (len(column) and column.null_count == len(column)):
         return np.zeros(len(column), dtype=bool)
 

@@ -82,6 +82,7 @@ def _separate_duplicates(pairs: Integers, first: Integers, second: Integers, row
     twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), 0
     while 0 < len(twice) < FALLS * before:
         side, before = number % 2, len(twice)
+        # j is a random link with the same profile at this end
         for i, j in zip(twice, groups[side].some(twice, stream.uniforms(len(twice))), strict=True):
             pairs[i, side], pairs[j, side] = pairs[j, side], pairs[i, side]
         twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), number + 1
@@ -132,6 +133,7 @@ def _separate_remaining(
         others = groups[side].some(np.repeat(twice, TRIES), stream.uniforms(len(twice) * TRIES)).reshape(-1, TRIES)
         for i, tried in zip(twice.tolist(), others.tolist(), strict=True):
             _swap_duplicate(pairs, i, tried, side, rows, there)
+        # those that are still duplicates
         twice = twice[[there[key] > 1 for key in (pairs[twice, 0] * rows + pairs[twice, 1]).tolist()]]
 
 

@@ -209,6 +209,9 @@ def proposed_child(
 
     `ranked[j]` lists children by date and cell of attribute j, and `begins[j]` where each date and cell begins. Without
     a child before it, the last line, of first children, has the distribution.
+
+    p is the position and j the attribute. `cumulated` has a line of cumulative probabilities for each cell of the child
+    before, attribute j from line `offsets[j]` on.
     """
     width = len(sizes)
     j = min(int(uniform(state) * width), width - 1)
@@ -216,6 +219,7 @@ def proposed_child(
     if p > 0 and parents[p - 1] == parents[p]:
         line = offsets[j] + rows[chosen[p - 1], j]
     cell, level = 0, uniform(state)
+    # the first cell whose cumulative probability reaches a uniform number
     while cell < sizes[j] - 1 and cumulated[line, cell] < level:
         cell += 1
     begin = begins[j, dates[p] * sizes[j] + cell]
@@ -272,9 +276,11 @@ def exchange(
             continue
 
         q = where[other]
+        # equal profiles: nothing would change
         if of_v[other] == of_v[chosen[p]] or p == q:
             continue
 
+        # positions in order, so that adjacent ones are handled alike in all calls
         low, high = min(p, q), max(p, q)
         cost = both_cost(
             low, high, -1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
@@ -284,6 +290,7 @@ def exchange(
             low, high, 1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
         )
 
+        # a smaller gain could be rounding
         if cost < -1e-9:
             where[chosen[p]], where[chosen[q]] = p, q
             made += 1

@@ -499,6 +499,10 @@ def grouped_links(
 
     Links of profiles i and j are own_u · own_v · exp(φΘψᵀ); within a group of u, φΘ is replaced by its centre, so only
     sums over groups of u (`mass`) with profiles of v are needed.
+
+    `own_u` and `own_v` are the weights of profiles without the joint term, which the sums over one side give. `of_u`
+    and `of_v` are the groups of profiles, `cells` the links by groups, and `ends_u` and `ends_v` their sums by group of
+    u and by profile of v.
     """
     fitted = fit_sample(u, v, shares, sums, links, known, stream)
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
@@ -507,6 +511,7 @@ def grouped_links(
     own_u, own_v = u.counts * _factors(one, fitted.u), v.counts * _factors(two, fitted.v)
     mass = np.asarray(np.bincount(of_u, own_u, len(centres)), dtype=np.float64)
     cells, ends_u, ends_v = _sum_weights(two, centres, mass, own_v, of_v, known, v.counts)
+    # weights become numbers of links
     scale = links / cells.sum()
     by_profile = own_u * (ends_u / np.maximum(mass, 1e-300))[of_u]
     each_u, each_v = scale * by_profile / u.counts, scale * ends_v / v.counts

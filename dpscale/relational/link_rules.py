@@ -156,6 +156,9 @@ def _flow(children: Integers, places: Integers, possible: Flags, reuse: bool) ->
 
     Nodes are classes of parents, classes of children, source and sink: source → children → parents → sink, with the
     numbers of children and of places as capacities.
+
+    `one` and `two` are the classes of parents with places and of children that wait; `at` and `to` are the positions in
+    these of each possible pair.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
@@ -164,6 +167,7 @@ def _flow(children: Integers, places: Integers, possible: Flags, reuse: bool) ->
     at, to = np.nonzero(possible[np.ix_(one, two)])
     source, sink = len(one) + len(two), len(one) + len(two) + 1
     capacity = np.full(len(one), UNBOUNDED) if reuse else places[one]
+    # edges: source to children, children to parents, parents to sink
     starts = np.concatenate([np.full(len(two), source), len(one) + to, np.arange(len(one))])
     ends = np.concatenate([len(one) + np.arange(len(two)), at, np.full(len(one), sink)])
     amounts = np.concatenate([children[two], children[two][to], capacity]).astype(np.int32)

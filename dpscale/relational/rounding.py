@@ -147,10 +147,12 @@ def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, stream: PublicS
 
     for _ in range(PASSES if shares[-1] > 0 else 0):
         count = int(min(PROPOSALS * min(flat.sum(), shares[-1]), MOST))
+        # cells that can lose a link
         above = np.flatnonzero(flat > floors)
         if not len(above) or not count:
             break
         sources = above[(stream.uniforms(count) * len(above)).astype(np.int64)]
+        # cells that would have had more links are proposed more often
         ends = np.searchsorted(shares, stream.uniforms(count) * shares[-1]).clip(0, flat.size - 1).astype(np.int64)
         loops.improve(flat, floors, caps.ravel(), first, second, off, sources, ends)
 

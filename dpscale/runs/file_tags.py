@@ -77,6 +77,7 @@ def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
     texts = []
     for name, (table, own) in prints.items():
         before, now = recorded.get(name), keyed_tags(_contents(run.manifest["release"], table, own))
+        # without the same key equal contents have other tags
         if before is None or now is None or before["key"] != now[0]:
             return Comparison("the fingerprint of their content was computed with the key of another user", known=False)
         texts.append(_difference(before["tags"], now[1], [path for path, *_ in own]))

@@ -200,6 +200,7 @@ def _check_job(job: Job, first: TablePart) -> Job:
         raise JobError("workload", f"a variance of {', '.join(names)} in {where}", "variances of the same numbers in"
                        " both", "ask for it in the first run and in this one, or start a new run")  # fmt: skip
 
+    # the domain is compared by its content, not by its path
     theirs, ours = (each.to_dict()["data"] | {"domain": ""} for each in (first.run.job, job))
     differing = next((f"data.{name}" for name in theirs | ours if ours.get(name) != theirs.get(name)), "")
     if not differing and job.table.read_domain().digest != first.declared.digest:
@@ -300,6 +301,7 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
             check_preflight(job.table, planned.domain, planned.workload)
             created = create_directory(where, _first_files(planned, where))
     run = open_run(where)
+    # an existing directory must refine the same releases with the same job
     refines, version = run.manifest.get("refines"), run.manifest.get("job_version", 1)
     digest = job_digest(job, planned.domain, version)
     same = refines is not None and refines["releases"] == planned.releases

@@ -166,6 +166,7 @@ def connection_of(address: DatabaseAddress) -> tuple[str, str]:
         return address.scheme, address.database
     stated = os.environ.get(address.place, "")
     scheme, _, rest = stated.partition("://")
+    # another spelling of the same kind
     if scheme == "postgres":
         scheme = SERVERS[0]
     if scheme not in (*SERVERS, *FILES, *WAREHOUSES) or (scheme in FILES and not rest.startswith("/")):

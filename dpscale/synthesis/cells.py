@@ -42,7 +42,9 @@ def refine_to_cells(
     coarse = [i for i in range(len(sizes)) if targets.layout.sizes[i] < sizes[i] and len(rows)]
     for place, i in enumerate(coarse * ROUNDS):
         is_first_round = place < len(coarse)
+        # in the first round only attributes before this one have cells
         others = coarse[:place] if is_first_round else coarse
+        # a pair with more cells than rows has too few rows in each
         fine = [j for j in others if j != i and sizes[i] * sizes[j] <= len(rows)]
         initial = None if is_first_round else np.ascontiguousarray(out[:, i])
         out[:, i] = _AttributeRefinement(

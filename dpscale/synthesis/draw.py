@@ -274,6 +274,7 @@ def spanning_tree(targets: PairTargets) -> list[Edge]:
     component, edges = list(range(len(targets.layout.sizes))), list[Edge]()
 
     for negative, i, j in strongest:
+        # a pair without information joins nothing
         if negative < 0 and component[i] != component[j]:
             edges.append((i, j))
             component = [component[i] if one == component[j] else one for one in component]
@@ -336,6 +337,7 @@ def _in_order(edges: list[Edge], attributes: int) -> Iterator[tuple[int, int | N
 
     seen = set[int]()
     for root in range(attributes):
+        # attributes to visit, each with its parent
         waiting: list[tuple[int, int | None]] = [] if root in seen else [(root, None)]
         while waiting:
             name, parent = waiting.pop()

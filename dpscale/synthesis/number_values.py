@@ -168,7 +168,10 @@ def write_number_targets(path: Path, numbers: Sequence[NumberTargets]) -> None:
 
 
 def read_number_targets(path: Path) -> tuple[NumberTargets, ...]:
-    """Return the targets in a file."""
+    """Return the targets in a file.
+
+    The array of a field is named by the numbers of its number and set, and the field.
+    """
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index: list[dict[str, Any]] = json.loads(str(arrays["index"]))
         numbers = []

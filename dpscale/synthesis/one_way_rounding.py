@@ -58,15 +58,20 @@ def _move(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: in
     """Move rows of attribute i, in place, from cells with a surplus to cells that lack rows, group by group.
 
     Of the compared rows in cells with a surplus those move first whose fit to the pairs decreases least.
+
+    `surplus` is the number of rows of each cell less its target, changed in place. `fits` are the logarithms of the
+    module's sum for each group of i, and `labels` the groups of the cells.
     """
     labels = np.asarray(cells.groups[targets.layout.names[i]].labels)
     candidates = _compared(rows[:, i], surplus)
     fits = _fits(targets, cells, rows[candidates], i)
     fits_now = fits[np.arange(len(candidates)), labels[rows[candidates, i]]]
+    # a cell for each row that it lacks
     missing_cells = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
 
     for group in np.unique(labels[missing_cells]).tolist():
         empty = missing_cells[labels[missing_cells] == group].tolist()
+        # the rows that lose least, a few more than are needed
         for place in _ascending(fits_now - fits[:, group], SPARE * len(empty) + FEW):
             if not empty:
                 break

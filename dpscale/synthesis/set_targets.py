@@ -93,6 +93,7 @@ class TripleLayout:
         for number, triple in enumerate(self.sets.tolist()):
             for i in triple:
                 j, k = (other for other in triple if other != i)
+                # start ([-1]) and factors by attribute, for the orientations of i, j and k
                 by_i, by_j, by_k = (self._by(number, last) for last in (i, j, k))
                 lines[i, filled[i]] = [j, k, by_i[-1], by_i[j], by_i[k], by_j[-1], by_j[i], by_j[k],
                                        by_k[-1], by_k[i], by_k[j]]  # fmt: skip

@@ -215,10 +215,12 @@ class Workload:
         check_label(label or CONDITIONS)
         label, others, single = label or CONDITIONS, dict[AttributeSet, list[tuple[str, Floats]]](), []
         for text in conditions:
+            # a product: the condition on each attribute is separate
             if (parts := read_conjunction(text, self.domain)) is not None:
                 single.append({name: (parts[name],) for name in self.domain.ordered(list(parts))})
             else:
                 found = read_predicate(text, self.domain)
+                # other predicates with the same attributes are one array
                 others.setdefault(found.attributes, []).append((text, found.mask.astype(np.float64)))
 
         for product in factored(single):

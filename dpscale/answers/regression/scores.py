@@ -254,15 +254,18 @@ class Profile:
         beta = (self.best.beta if start is None else start).copy()
         slope, change = self.best.slope, value - beta[self.place]
         if others and start is None:  # to first order along the profile
+            # the other coefficients follow, so that the score changes least
             moves = np.linalg.lstsq(slope[:, others], -slope[:, self.place] * change, rcond=1e-12)[0]
             moved = beta.copy()
             moved[others] += moves
             moved[self.place] = value
             beta[self.place] = value
             first, second = _try(self.score, moved), _try(self.score, beta)
+            # the start with the smaller T, if either can be evaluated
             if first is not None and (second is None or first.value <= second.value):
                 beta = moved
         beta[self.place] = value
+        # T cannot be evaluated here and counts as infinite
         if _try(self.score, beta) is None:
             return Tested(beta=beta, value=math.inf, score=np.zeros(0), slope=np.zeros((0, 0)))
         with np.errstate(all="ignore"):

@@ -375,6 +375,7 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
 
     most, bars = max(shares.values()) or 1.0, []
     for row, degree in enumerate(sorted(shares)):
+        # the longest bar fills the width between the labels and the figures
         top, length = BAR * row + TOP, (WIDTH - 2 * LEFT - RIGHT) * shares[degree] / most
         middle = f'y="{top + 14}"'
         bars.append(

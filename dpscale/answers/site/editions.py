@@ -131,6 +131,7 @@ def attribute_pages(group: SheetGroup, sheets: Iterable[Sheet]) -> dict[str, Att
         place = replace(group, folder="", title="") if group.period else group  # all kinds of answers share them
         address, title = place.place("attributes", address_of_name(name)), place.title
         words = (title_of(domain, name), axis.words.description, axis.words.unit)
+        # a number has a range in place of cells
         if name in numbers:
             low, high = numbers[name].ends
             kind = f"number from {low:g} to {high:g}, in steps of {float(numbers[name].unit):g}"

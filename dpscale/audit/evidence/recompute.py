@@ -103,6 +103,7 @@ def faults(folder: str | Path) -> list[str]:
     if unknown := {record["part"] for record in records} - set(parts):
         return [f"records.json has draws of {min(unknown)}, which is no part of the release"]
 
+    # strategies first, then draws, parts, entries and files, and last the claims and the ledger
     problems = list(strategy_faults(factors))
     spent, wrong = check_records(records, parts, factors)
     problems += wrong
@@ -399,9 +400,11 @@ def charged_and_due(cost: Fields, events: Events) -> tuple[Fraction, Fraction]:
     if zcdp and not gaussian:
         return zcdp, as_zcdp(events)
     if pure and not gaussian:
+        # Σ ε² of the pure events, which the charge states as well
         squares = sum((cost**2 * count for (kind, cost), count in events.items() if kind in PURE), Fraction(0))
         is_pure = not total(events, "gaussian", "zcdp") and squares <= Fraction(cost.get("pure_squares") or pure**2)
         return (pure if is_pure else Fraction(0)), total(events, *PURE, "gaussian", "zcdp")
+    # Gaussian events have an exact μ²; those of others are floats, with their rounding
     exact, rest = total(events, "gaussian"), as_gaussian(events)
     return gaussian, exact + Fraction(rest * (1 - ROUNDING)) if rest else exact
 

@@ -151,6 +151,7 @@ class Records:
         """
         files, seen = sorted(listed(journaled.folder)) if present(journaled.folder) else [], set[str]()
         for name in files:
+            # other files of the folder must be known
             if (parts_of_name := NAME.fullmatch(name)) is None:
                 if name not in journaled.others:
                     raise refused(f"{name} of {part.name} belongs to no draw")
@@ -169,6 +170,7 @@ class Records:
                 where = {"part": part.name, "entry": ENTRIES[journaled.entry], "decision": int(parts_of_name[1]),
                          "place": place, "file": self._path(journaled.folder / name)}  # fmt: skip
                 yield _journaled_record(where, label, drawn, facts)
+        # every draw that was planned must have a file
         if missing := sorted(set(journaled.draws) - seen):
             raise refused(f"{missing[0]} of {part.name} is missing")
         yield from (

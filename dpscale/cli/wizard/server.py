@@ -124,8 +124,13 @@ class WizardRequest(BaseHTTPRequestHandler):
             self._send(403, CLOSED)
 
     def do_POST(self) -> None:
-        """Answer choices of the page as JSON."""
+        """Answer choices of the page as JSON.
+
+        A request of another site, without the cookie, of another type or too large is refused before its content is
+        read.
+        """
         stated = self.headers.get("Content-Length", "")
+        # without a valid length it counts as too large
         size = int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 10 else LARGEST + 1
         if self.headers.get("Host") != self.server.host or self.headers.get("Origin") != f"http://{self.server.host}":
             self._send(403, f"Host and Origin must be {self.server.host}")

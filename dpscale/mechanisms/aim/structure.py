@@ -39,6 +39,7 @@ def sets_of(families: Families | str, setting: Setting) -> tuple[AttributeSet, .
     """
     if isinstance(families, str):
         raise PlanError(FIELD, f"{families!r}, a file, outside a job", "a list of families", "list the families")
+    # names as they are take precedence over those of identifiers
     names = dict(zip(identifiers(setting.sizes), setting.sizes, strict=True)) | {name: name for name in setting.sizes}
     for name in (one for family in families for one in family):
         if name not in names:
@@ -51,6 +52,7 @@ def sets_of(families: Families | str, setting: Setting) -> tuple[AttributeSet, .
     for family in families:
         child, *parents = [names[name] for name in family]
         whole = setting.ordered([child, *parents])
+        # else the edges of the family
         found += [whole] if whole in candidates else [setting.ordered([child, parent]) for parent in parents]
     chosen = tuple(dict.fromkeys(one for one in found if len(one) > 1 and one in candidates))
     if families and not chosen:

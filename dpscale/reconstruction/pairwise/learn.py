@@ -391,6 +391,8 @@ def _learn_population(targets: PairTargets, release: str, start: Start, part: tu
 
     After each sweep, θ changes by κ β (T − C)/S on measured cells, with the targets T, the counts C and the scale S = T
     + FLOOR. The last sweeps are summed in two halves, `sampled`.
+
+    `start` returns the first rows and θ. A population is learnt without any other, from its own random stream.
     """
     number, count = part
     layout, stream = targets.layout, PublicStream(release, f"learn {number}" if number else "learn")
@@ -412,6 +414,7 @@ def _learn_population(targets: PairTargets, release: str, start: Start, part: tu
         sweeper.theta += np.where(measured, KAPPA * beta * (target_counts - sweeper.counts) / sweeper.scale, 0)
         sweeps_left = len(BETAS) - sweep
         if sweeps_left <= LAST_SWEEPS:
+            # 0 for the first half of the last sweeps, 1 for the second
             half = int(2 * sweeps_left <= LAST_SWEEPS)
             sampled[half] += sweeper.counts
 

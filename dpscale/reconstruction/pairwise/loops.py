@@ -108,6 +108,8 @@ def count_pairs(rows: Integers32, starts: Integers, used: Flags, sizes: Integers
 
     `starts[i, j, 0]` is the first cell of a pair, and `sizes` are the numbers of values. Rows are visited by blocks of
     BLOCK, so that a block stays in the cache.
+
+    i and j are the attributes of a pair and r is a row; rows of a pair's table are values of i, columns those of j.
     """
     counts[:] = 0
     for first in range(0, len(rows), BLOCK):
@@ -165,6 +167,9 @@ def move(
     The weight of the old value's cell rises by its slope β/S, since a row left it, and that of the new value's cell
     falls; both orientations of the pair (`line` and `back`) are updated. near[t] has the partner in pair t, and the
     start and stride of the other orientation; `size` is not used.
+
+    t is a pair of the changed attribute; `left` and `joined` are the slopes of the cells that the row leaves and
+    enters.
     """
     for t in range(count):
         back, line = near[t, U2] + np.uint64(row[near[t, U0]]), lines[t]

@@ -135,6 +135,7 @@ class OpenParquet(OpenFile):
         The sizes in the footer are checked first, because they bound those of the pages; headers of pages are read only
         for a large chunk.
         """
+        # the whole row group is smaller than the largest page that is permitted
         if self.metadata.row_group(number).total_byte_size <= self.most_page:
             return
 
@@ -148,6 +149,7 @@ class OpenParquet(OpenFile):
 
         for name, chunk in zip(names, chunks.tolist(), strict=True):
             places = [place for place in (chunk[headers.DATA_PLACE], chunk[headers.DICTIONARY_PLACE]) if place > 0]
+            # columns that are not read, and chunks that are small enough
             if name not in columns or chunk[headers.UNPACKED] <= self.most_page or not places:
                 continue
 

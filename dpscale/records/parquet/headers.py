@@ -186,6 +186,8 @@ def largest_page(data: Array, start: Int, values: Int) -> Int:
 
     The fields of a page header are those of parquet.thrift: struct 0 has the kind (1), the unpacked bytes (2) and the
     packed bytes (3); structs 5 and 8 are data pages of version 1 and 2, whose field 1 is the number of values.
+
+    `seen` is the number of values in the pages so far. Dictionary and index pages have no values of rows.
     """
     found, at, end, seen, largest = np.empty((1, 10, 10), np.int64), start, len(data) - TAIL, 0, 0
     fields = found[0]

@@ -249,6 +249,8 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
     """Decode a page in which some values are null.
 
     `before` and `mine` are the numbers of values that are not null among the first rows and among those taken.
+
+    `first` rows of the page are skipped and `taken` rows are read; the code of a null is that of NULL_CELL.
     """
     first, taken = job[FIRST], job[TAKEN]
     bits = np.zeros((first + taken) // 64 + 3, np.uint64)
@@ -264,6 +266,7 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
         if not _runs(data, at + 1, end, np.int64(data[at]), before, mine, table, job[ENTRIES], values):
             return DAMAGED
 
+    # a null in a column without a cell for nulls
     if mine < taken and job[NULL_CELL] == NO_CELL:
         return NULLS
 
@@ -284,6 +287,7 @@ def whole_cells(data: Array, asked: Integers, table: Array, inside: Array) -> No
         inside[d] = True
         for i in range(entries):
             stored = word(data, U(place + i * width))
+            # eight bytes are read; a narrower value has the lower four of them
             value = np.int64(stored) if width == 8 else np.int64(np.int32(np.uint32(stored)))
             if unsigned and width < 8:
                 value = np.int64(np.uint32(stored))

@@ -104,10 +104,12 @@ class ExactLinks:
         parent_sizes, child_sizes = sizes
         u, v = Side.made(self.parents, parent_sizes), Side.made(self.children, child_sizes)
         cross, width = Cross.of(u, v, order), len(v.counts)
+        # links of each pair of profiles, as one number
         pairs, counts = np.unique(u.of[self.rows[:, 0]] * width + v.of[self.rows[:, 1]], return_counts=True)
 
         entries = np.zeros(cross.size, np.int64)
         for k in range(len(cross.columns)):
+            # several pairs may have one entry
             np.add.at(entries, cross.first[pairs // width, k] + cross.second[pairs % width, k], counts)
         return cross, entries
 

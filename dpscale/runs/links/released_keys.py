@@ -67,6 +67,7 @@ class KeyIndex:
             own = pq.read_table(file, columns=list(columns)).column(0).combine_chunks()
             prefix = f"{name}-" if is_text(own.type) else ""
             expected = numbered_keys(np.arange(rows, rows + len(own)), prefix)
+            # the keys of the file are exactly the numbers of its rows
             numbered = numbered and bool(own.type == expected.type and own.equals(expected))
             rows += len(own)
         if numbered:

@@ -95,6 +95,7 @@ def perform(run: TablePart, engine: Engine) -> None:
     files = settings.parts_of(rows, columns)
     parts = split_rows(rows, files)
     targets = write_targets(run, sampler, folder) if run.workload.numbers else ()
+    # sums of numbers need the counts of all rows: a first pass counts them
     if targets and len(parts) > 1 and not settings.weights:
         _count_parts(engine, [(str(run.path), str(folder), name, part) for part in parts])
 
@@ -105,6 +106,7 @@ def perform(run: TablePart, engine: Engine) -> None:
 
     description = {"rows": rows, "parts": files, "weights": settings.weights, "method": name, "tried": distances,
                    "files": [_file_name(settings, number) for number in range(files)]}  # fmt: skip
+    # a check: the sampler must have repaired all rows
     if run.domain.rule_texts:
         broken = int(counts[2][0])
         if broken:

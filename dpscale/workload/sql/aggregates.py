@@ -262,6 +262,7 @@ class Aggregates:
         if isinstance(right, exp.Nullif) and self._is_zero(right.expression):  # such a ratio is missing in any case
             right = right.this
         first, second = self.value(node.left), self.value(right)
+        # one side must be a number
         if isinstance(node, exp.Mul):
             constant, value = (first, second) if is_constant(first) else (second, first)
             if not isinstance(constant, TermSum) or constant.terms:
@@ -272,6 +273,7 @@ class Aggregates:
             if not second.constant:
                 self.refuse(node.right, "a number other than 0", "divide by another number")
             return self._scaled(node, first, 1 / second.constant)
+        # a ratio over a sum has no linear numerator
         if isinstance(first, Quotient) and not first.shift and isinstance(second, TermSum):
             self.refuse(node, "a ratio of two sums or counts", "divide by one number of records")
         if not isinstance(first, TermSum) or not isinstance(second, TermSum):

@@ -280,12 +280,14 @@ class CellValues:
         attribute = self.attribute
         assert attribute is not None
         day = value
+        # a text that is a day is compared as a day
         if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value):
             day = self._read_day(node, value)
         if isinstance(day, datetime):
             if day.time() != datetime.min.time():
                 self.scope.statement.refuse(node, f"a {attribute.by}", "compare with a day", "a time of day")
             day = day.date()
+        # days need no conversion; other texts name a period
         if not isinstance(day, date) or attribute.by == "day":
             return sign, day
         number = number_of(attribute.by, day)

@@ -97,6 +97,7 @@ class Conditions:
         if len(names) > 1:
             return self._compared(node, names, negated)
 
+        # one attribute: the truth of the condition in each cell
         truth = CellValues(self.scope, self.domain[names[0]] if names else None).truth(node)
         chosen = (~truth if negated else truth).true
         if not names:

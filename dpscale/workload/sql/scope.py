@@ -180,6 +180,7 @@ def _columns(statement: Statement, inner: Any, taken: frozenset[str]) -> tuple[d
             statement.refuse(output, "columns of different names", "rename one")
         columns[output.alias_or_name.lower()] = output.unalias()
 
+    # a name that * has too would be ambiguous
     for name, output in columns.items():
         if every and name in taken and not (isinstance(output, exp.Column) and output.name.lower() == name):
             statement.refuse(output, "another name beside *", f"rename {name}, or list the columns")

@@ -213,6 +213,7 @@ class _SelectReader:
             self._check_clause(clause, known)
         if (window := self.tree.find(exp.Window)) is not None:
             self.statement.refuse(window, "aggregates without OVER", "compute it from the rows of the result")
+        # no cell satisfies WHERE
         if self.where.never:
             self.statement.refuse(self.tree.args["where"].this, "a condition that some cell satisfies", "correct it")
 
@@ -487,6 +488,7 @@ class _SelectReader:
             return self._operand(node.this, found)
         if isinstance(node, exp.Literal):
             return TEXT if node.is_string else NUMBER
+        # an expression that GROUP BY has, or an aggregate, is a column of its own
         of_key = self._key_of(self._text(node)) if self.scope.columns(node) else None
         if of_key is not None or isinstance(
             node, exp.AggFunc | exp.Filter | exp.Column | exp.CountIf | exp.WithinGroup
