@@ -121,6 +121,7 @@ def _separate_remaining(
     there: Counter[int] = Counter()
     for number in range(ROUNDS):
         if not len(twice):
+            # all known ones are separated: look for others, which exchanges may have made
             twice, there = _repeated(pairs[:, 0] * rows + pairs[:, 1]), Counter()
             if not len(twice):
                 return

@@ -300,6 +300,7 @@ def exchange(
             low, high, -1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
         )
         chosen[p], chosen[q] = chosen[q], chosen[p]
+        # the opposite steps, which restore all tables
         both_cost(
             low, high, 1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
         )
