@@ -105,6 +105,7 @@ def independence_test(
         tables = tables.sum(axis=tuple(range(lead, lead + len(others))))
         return tables.reshape(*tables.shape[:lead], -1, *tables.shape[-2:])
 
+    # the estimated tables of all strata, shape (strata, J, K)
     observed = chosen(estimates.marginal(ordered))
     if min(observed.shape[-2:]) < 2:
         raise JobError("where", f"one value of {names[observed.shape[-2] > 1]}", "two values or more",
@@ -112,6 +113,7 @@ def independence_test(
     if (observed.shape[-2] - 1) * (observed.shape[-1] - 1) > MOST_CONTRASTS:
         raise PlanError("test", f"a table of {' × '.join(map(str, observed.shape[-2:]))} values",
                         f"at most {MOST_CONTRASTS:,} contrasts", "choose values by where")  # fmt: skip
+    # redrawn errors of the same tables: the first WEIGHING give the weights, the others the simulated tables
     part, seed = part_of(MARGINAL, domain, (ordered,), (1.0,)), f"{answered.release} test"
     errors = np.concatenate(list(answer_errors(estimates, part, ordered, seed, WEIGHING + draws)))
     noise = chosen(errors.reshape(-1, *domain.shape(ordered)))
@@ -119,6 +121,7 @@ def independence_test(
 
     width, found = half_width(0.95, estimates.noise), list[_Stratum]()
     for number, table in enumerate(observed):
+        # a stratum whose records are not distinguished from none is left out
         if table.sum() > max(width * noise[:, number].sum(axis=(1, 2)).std(), 1.0):
             found.append(_Stratum.of(table, noise[:, number], random))
     if not found:

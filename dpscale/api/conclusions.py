@@ -407,7 +407,7 @@ class ReleaseConclusions(ABC):
         """
         strata = [by] if isinstance(by, str) else list(by or ())
         queries = [outcome, exposure, reference, where]
-        # the queries may need a release over other attributes, such as a level of a hierarchy
+        # this release, or that of a join whose attributes the queries name
         if (own := self.over(*map(_named, queries), strata)) is not self:
             return own._ratio_of(scale, outcome, exposure, reference, where, by, level, population)
 

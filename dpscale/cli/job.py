@@ -124,6 +124,7 @@ def status(run_dir: str, as_json: bool) -> None:
         click.echo(f"{name:>12}: {', '.join(f'{stage} {state}' for stage, state in own.items())}")
     if run.ended:
         click.echo(f"{'ended':>12}: {run.ended['how']} at {run.ended['at']}")
+    # a driver on a cluster that does not report is silent
     if driven:
         task = driven.get("working")
         tasks = f", {task['tasks']} {task['done']} of {task['total']}" if task else ""

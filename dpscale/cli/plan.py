@@ -370,6 +370,7 @@ def plan_text(summary: dict[str, Any]) -> str:
     """
     lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in _by_class(summary).items()
              if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
+    # errors of families, means of groups, levels, and the curve over ε
     if summary["families"]:
         lines += [
             "",
@@ -390,6 +391,7 @@ def plan_text(summary: dict[str, Any]) -> str:
     if summary["needed"]:
         needed = summary["needed"]
         lines.append(f"an error of {needed['error']:g} {needed['unit']} needs epsilon = {needed['epsilon']:.4g}")
+    # errors of other mechanisms; those of sums have another unit
     if summary["compared"]:
         sums = any(one["unit"] != "records" for one in summary["families"])
         unit = "in records" + ", of sums relative to half their range" * sums

@@ -73,6 +73,7 @@ def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """
     field = f"attributes.{name}"
     assumed = read_assumed(field, table)
+    # the values are nodes of a public tree of codes
     if "file" in table:
         return _read_tree(field, name, table, assumed)
     if given := sorted({"leaf", "levels", "sha256"} & set(table)):

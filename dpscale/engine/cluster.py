@@ -153,7 +153,6 @@ class ClusterEngine(Engine):
                     futures = self._submit(graph, list(graph), resources, later=handles)
                     pending.update({future: future.key[1] for future in futures})
                     watch.add(futures)
-                    # the scheduler waits for tasks: send them at once
                     # send this graph before the next one, which Dask would merge with it into one message
                     flush_messages(self.client) if len(pending) < window else None
                 for finished in group_futures(watch.next()):
@@ -167,7 +166,6 @@ class ClusterEngine(Engine):
                         # the scheduler can forget the result
                         future.release()
         finally:
-            # after an error or an early end, remaining tasks are cancelled
             # after an error or an early end, the remaining tasks are released
             for future in pending:
                 future.release()

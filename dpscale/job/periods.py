@@ -33,6 +33,7 @@ def check_periods(data: TableSection) -> None:
     if data.period is not None and data.unit_through:
         raise JobError("data.unit_through", "given with data.period", "the unit in a column of the table: other tables"
                        " may assign another unit to earlier rows", "add the column to the data")  # fmt: skip
+    # keys of [data] alone are checked above, those of [time] below
     if settings is None:
         return
     if data.period is None:

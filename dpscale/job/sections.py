@@ -756,6 +756,7 @@ class LinkSection(Settings):
     @model_validator(mode="after")
     def _fits(self) -> LinkSection:
         """Refuse settings that do not fit the kind of the link: by a table of pairs, or by a column of the child."""
+        # `via` and the kind must agree: a table of pairs is many-to-many
         many = self.kind == "many-to-many"
         if many != (self.via is not None):
             raise ValueError("via, the table of pairs, is required for kind many-to-many and for no other")
@@ -767,6 +768,7 @@ class LinkSection(Settings):
             raise ValueError("links requires kind many-to-many; other kinds have one link per child")
         if many and self.nulls == "keep":
             raise ValueError('nulls = "keep" is for children without a parent; use "reject" or "drop" for pairs')
+        # a loop is a link of a row to itself
         if self.loops is not None and self.parent != self.child:
             raise ValueError("loops requires a link within one table")
         # limits of the numbers of children, and of histories (children in an order)
@@ -778,6 +780,7 @@ class LinkSection(Settings):
             raise ValueError("order_by requires kind one-to-many, two tables, and a max_degree of at least 2")
         if self.order_by is not None and self.mechanism == "published":
             raise ValueError('order_by requires mechanism = "maxent"')
+        # options of the rounds of the published mechanism
         if self.mechanism != "published" and self._of_loop:
             raise ValueError(f'{", ".join(LOOP_KEYS)} require mechanism = "published"')
         if self.slices is not None and not many:

@@ -347,6 +347,7 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
     """
     cap = account.limit()
     delta = cap.delta if cap else 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
+    # without this the additive deltas would leave no δ for the Gaussian events
     if not cap and account.spent.delta >= delta:
         delta = min(delta + float_above(account.spent.delta), MOST_DELTA)
 

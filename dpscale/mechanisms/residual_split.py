@@ -142,7 +142,7 @@ def solve_residuals(
     problems = {key: problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
     factors = {key: factor for sub in rest.values() for key, factor in sub.factors.items()}
-    # three kinds of tasks in one list, so that workers are never idle; results are in the same order
+    # three kinds of tasks in one list, so that all run in parallel; results are in the same order
     tasks = [
         *(partial(part.solved, solve) for part in single.values()),
         *(partial(solve_product, sub, solve, problem.noise) for sub in rest.values()),

@@ -170,6 +170,7 @@ def solver() -> Callable[[Floats], float]:
         basis, scale = directions[kept], float((singular**2).sum())
         y = cvxpy.Variable((len(basis), len(basis)), PSD=True)
         error = cvxpy.matrix_frac(np.diag(singular[kept] / math.sqrt(scale)), y)
+        # Vᵢ Y Vᵢᵀ ≤ 1 for every cell i
         limits = [cvxpy.sum(cvxpy.multiply(basis, y @ basis), axis=0) <= 1]
         problem = cvxpy.Problem(cvxpy.Minimize(error), limits)
         problem.solve(solver=cvxpy.CLARABEL)

@@ -163,6 +163,7 @@ def fit_grid(
 
     across, down = np.zeros(height), np.zeros(width)
     off, buffer = 0.0, np.empty(width)
+    # the shifts of all rows given those of columns, then the reverse
     for sweep in range(sweeps):
         for i in range(height):
             if rows[i] > 0:
@@ -202,6 +203,7 @@ def _column_steps(values: Floats, spread: Floats, across: Floats, down: Floats, 
         for i in range(height):
             for j in range(width):
                 moved = values[i, j] + spread[i, j] * (across[i] + down[j])
+                # truncated values are constant at 0, so they add neither to the sum nor to its slope
                 if moved > 0:
                     total[j] += moved
                     active[j] += spread[i, j]

@@ -128,9 +128,9 @@ def near_every(
     The ratio of counts to expectation around a cell, of `neighbours` cells, is weighted by e²/(e² + neighbours · noise)
     with the expectation e, and multiplies the expectation of the cell.
 
-    The rate of e and of the noise are those of the sum over the neighbours, without the cell itself: a trustworthy
-    ratio has more expected records than noise. `reach` is a number of cells, and `deviations[t]` the standard deviation
-    of the noise of a cell of pair t.
+    Here e is the expectation of the sum over the neighbours, without the cell itself, and neighbours · noise the
+    variance of this sum: the ratio has an effect as far as the expectation exceeds the noise. `reach` is a number of
+    cells, and `deviations[t]` the standard deviation of the noise of a cell of pair t.
     """
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
@@ -306,7 +306,8 @@ def multiply(
     """Write the tables of independent attributes: the product of three 1-way marginals over total².
 
     threes[t] are the attributes i, j and k of triple t, whose table starts at starts[t]; ones[at[i] : at[i + 1]] is the
-    marginal of attribute i, of sum `total`. `place` and `cells` are not used: the arguments are those of `fit_all`.
+    marginal of attribute i, of sum `total`. `place` and `cells` are not used; the last arguments are those of
+    `fit_all`.
     """
     for t in range(len(threes)):
         i, j, k, cell = threes[t, 0], threes[t, 1], threes[t, 2], starts[t]

@@ -479,6 +479,7 @@ class SimulatedErrors:
         chance = hidden = np.zeros(())
 
         if len(names) > 1:
+            # U, and then H = (1 − w)(U₀ − U)
             chance = np.asarray(rest(self.known))
             share = 1 - sum(self.known[subset] for subset in inside) / len(inside) if inside else 0.0
             hidden = share * np.maximum(np.asarray(rest(())) - chance, 0) if share > LEAST_SHARE else hidden

@@ -544,6 +544,7 @@ def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Map
     notes += [f"{', '.join(map(repr, missing))} counts as missing in every column, as it does in those of numbers: "
               f"write null_values = {toml_value(missing)} in [data]"] if missing else []  # fmt: skip
     for name, draft in attributes.items():
+        # several formats that fit all dates, such as day and month exchanged
         if draft["kind"] == "date" and len(forms := [date.form for date in seen[name].best_dates]) > 1:
             notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
 

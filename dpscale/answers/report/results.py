@@ -209,7 +209,7 @@ def _open_nodes(levels: Sequence[AnsweredLevel]) -> tuple[list[ReportNode], int]
 
     while waiting and left > 0:
         _, depth, cell, node = heapq.heappop(waiting)
-        # a leaf, or a node of which no records are known
+        # a leaf, or an estimate that is not distinguished from 0
         if depth + 1 == len(levels) or not levels[depth].is_distinguishable(np.array([cell]))[0]:
             continue
         below = levels[depth].children[cell]

@@ -192,6 +192,7 @@ def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
     table, known = finished.with_ends(), dimensions_of(group.domain)
     labels = list[SheetLabels]()
     for name in (name for name in table.column_names if name not in COLUMNS):
+        # the attribute of the column; a period has none
         own = next((one for one in known.values() if label_column(one.name) == name), Dimension(name, name, ()))
         values, codes = coded(table[name])
         title = group.period.words.title or name if group.period and not labels else own.title

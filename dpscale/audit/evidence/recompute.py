@@ -300,7 +300,7 @@ def unverified(folder: str | Path) -> list[str]:
         sentences.append(f"{' and '.join(lacking)}: the ledger's entry of this release seals no hash of them")
     if grouped := sum(is_grouped(record, parts[record["part"]], factors) for record in records):
         sentences.append(f"the cells of {grouped} draws of later decisions, which are groups of the domain's cells")
-    # selections have no noise that the draws show
+    # most of the cost is that of selections, whose noise is in no record
     if chosen and (share := share_of_draws(files)) < Fraction(1, 2):
         sentences.append(f"the noise: the draws other than selections cost only {float(share):.3g} of the charge")
     return sentences

@@ -230,6 +230,7 @@ def read_state(folder: Path, setting: Setting, costs: Instalments) -> EarlierSta
     record = json.loads(read_bytes(folder / STATE))
     with reading(folder / ARRAYS) as file, np.load(file, allow_pickle=False) as stored:
         arrays: Mapping[str, Floats] = dict(stored)
+    # counts of other strategies cannot be averaged with new ones
     if record["strategies"] != {name: strategy.digest for name, strategy in setting.strategies.items()}:
         raise JobError("run directory", "1-ways that another version of dpscale measured by other strategies",
                        "a run of this version", "start a new run")  # fmt: skip

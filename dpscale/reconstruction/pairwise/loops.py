@@ -241,7 +241,7 @@ def sweep(
         `around[i, :sets_of[i]]`: triples with attribute i (`synthesis.set_targets`), if there are triples.
     wide_around : ndarray of uint64
         `wide_around[i, :wide_of[i]]`: larger sets with attribute i, if there are any: start, stride of i, and then
-        attribute and stride of each other member in turn.
+        attribute and stride of each other member in turn; 0 where unused.
     sizes : ndarray of uint64
         Number of values of each attribute.
     alone, alone_at : ndarray

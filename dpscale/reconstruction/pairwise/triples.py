@@ -127,6 +127,7 @@ def _sample_population(
     counts = np.zeros((2, starts[-1]))
     for _ in range(SWEEPS):
         sweeper.sweep(BETAS[-1])
+        # a column at a time, because each set reads three of them
         columns = np.ascontiguousarray(sweeper.rows.T)
         for half, place in enumerate((slice(len(rows) // 2), slice(len(rows) // 2, None))):
             for index, first, end in zip(indices, starts, starts[1:], strict=False):

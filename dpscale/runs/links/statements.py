@@ -184,7 +184,7 @@ def describe_allocation(run: LinkedTables, link: LinkSection, expected: float | 
         text = (f"By {source}, the expected total variation of marginals over both ends of {name} is"
                 f" {figure(error)}; that of random links between tables with equal shares of the budget is"
                 f" {figure(random)}.")  # fmt: skip
-        # links that are worse than random ones are not worth their budget
+        # a warning if random links are expected to be nearer
         lines.append({"text": text, "warn": error > random})
         if (cut := content.get("cut", {}).get(name)) is not None and cut >= LEAST_CUT:
             bound = "was chosen from this measurement" if name in content.get("bounds", {}) else "is that of the job"

@@ -254,6 +254,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         cache(lambda: read_trace(run.path / "trace.parquet")),
         cache(lambda: read_index(run.path / "answers")),
     )
+    # answers of the release, from which most sections are computed
     estimated = cache(lambda: Answered(estimates_of(run), str(run.manifest["release"]), frozenset(statements_of(run))))
     told, left = cache(lambda: findings(estimated())), cache(lambda: remaining(run.run))
     results = cache(lambda: headline_tables(estimated(), told()))

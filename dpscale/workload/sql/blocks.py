@@ -306,6 +306,7 @@ class GroupedQueries:
             for key, product in products.items():
                 by_term[key] = product.matrices.get(name) or self._matrix(name, np.ones(self.domain[name].size))
             first = next(iter(by_term.values()))
+            # equal for all terms, so that it is a common factor of the product
             if all(first.equals(matrix) for matrix in by_term.values()):
                 matrices[name] = first
             else:

@@ -367,6 +367,7 @@ class _SelectReader:
                 node, "expressions of one attribute in GROUP BY", remedy, "" if names else "a constant"
             )
         attribute = self.scope.domain[names[0]]
+        # a plain column has a group for each cell
         if isinstance(node, exp.Column):
             compared = attribute.kind not in ("bins", "date", "boolean")
             kind = _kind(attribute.labels) if compared else ""
