@@ -148,7 +148,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         later = f"; the ledger has {found['later_entries']} later entries" if found["later_entries"] else ""
         yield f"its ledger entries match the chain with the head {found['head']}{later}"
     if not found["own_scripts"]:
-        yield "its scripts differ from those of every known version of dpscale: read them before you run them"
+        yield "its scripts differ from those of this version of dpscale: read them before you run them"
     yield _optimality_line(found["optimality"])
     for fact in found["unverified"]:
         yield f"CANNOT BE VERIFIED: {fact}"
