@@ -64,6 +64,7 @@ FRACTION_BITS = 52  # of a float from 1 to 2, whose multiple by 2^52 is an integ
 def on_grid(precision: Floats) -> Floats:
     """Return the precisions rounded down to a grid, so that many nodes share a variance."""
     with np.errstate(divide="ignore"):
+        # the margin is above the rounding error of the logarithm, so that no precision and no charge increases
         steps = np.floor(np.log2(precision) * GRID - 1e-9)
     return np.where(precision > 0, np.exp2(steps / GRID), 0.0)
 
