@@ -163,7 +163,7 @@ def test_number_of_buckets_is_limited(tmp_path):
     partitions, dealings = write_many_rows(tmp_path), []
     groups, domain = partition_groups(partitions, 2), make_domain(False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contribution_bounds, "Dealing", lambda **fields: dealings.append(Dealing(**fields)) or dealings[0])
+        patch.setattr(contribution_bounds, "Dealing", lambda **given: dealings.append(Dealing(**given)) or dealings[0])
         patch.setattr(contribution_bounds, "LEAST_ROWS", 1)
         patch.setattr(contribution_bounds, "LEAST_SEGMENT", 1 << 18)
         now = rows_beyond(LocalEngine("threads", 2), domain, groups, "unit", 3, 200_000, 4 * units.ROW_BYTES)
