@@ -27,7 +27,7 @@ from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseModel, learn, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
-from dpscale.synthesis.draw import RowPart, draw, tree_start
+from dpscale.synthesis.draw import RowPart, draw, one_way_counts, tree_start
 from dpscale.synthesis.one_way_rounding import match_one_ways
 from dpscale.synthesis.set_targets import SetTargets, set_targets
 
@@ -49,6 +49,7 @@ def draw_rows(
                 learnt.targets,
                 cells,
                 refine_to_cells(learnt.targets, cells, own, PublicStream(release, "cells", number)),
+                one_way_counts(learnt.targets.layout.names, cells, part, release),
             )
         )
     return np.concatenate(drawn)

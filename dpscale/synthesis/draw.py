@@ -26,7 +26,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers32
+from dpscale.base.numerics import AttributeSet, Floats, Integers, Integers32
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import (
     LEAST_WEIGHT,
@@ -39,7 +39,7 @@ from dpscale.reconstruction.pairwise.learn import (
     independent_rows,
 )
 from dpscale.synthesis.cells import refine_to_cells
-from dpscale.synthesis.one_way_rounding import ROUNDS, balance_rows, match_one_ways, rake
+from dpscale.synthesis.one_way_rounding import ROUNDS, apportion, balance_rows, match_one_ways, rake, with_sum
 from dpscale.synthesis.set_targets import Polisher, SetTargets
 
 BETAS = (8.0, 64.0)  # strength β of the feedback in each sweep; with a third one errors were within 0.3 %
@@ -117,6 +117,17 @@ def draw(model: PairwiseModel, part: RowPart, release: str, larger: SetTargets |
     for beta in BETAS:
         sweeper.sweep(beta)
     return rows
+
+
+def one_way_counts(names: AttributeSet, cells: CellDistribution, part: RowPart, release: str) -> list[Integers]:
+    """Return the number of the part's rows in each cell of every named attribute.
+
+    The counts of the whole table are divided like those of pairs, so that cells with few rows are in some parts. The
+    sums of the shares differ from the part's number of rows by less than the number of cells.
+    """
+    dither = PublicStream(release, "dither ones", part.rows, part.parts)
+    shares = [part.share(apportion(cells.ones[name], part.rows).astype(np.float64), dither) for name in names]
+    return [with_sum(share.astype(np.int64), part.count) for share in shares]
 
 
 def _resample(prototypes: int, count: int, stream: PublicStream) -> NDArray[np.int64]:
@@ -227,8 +238,9 @@ class PairwiseSampler:
         """Return rows of cells for a part: groups are drawn, then refined to cells that match the 1-way marginals."""
         groups = draw(self.model, part, release, self.larger)
         stream = PublicStream(release, "cells", *part.key)
+        cells = refine_to_cells(self.model.targets, self.cells, groups, stream)
         return match_one_ways(
-            self.model.targets, self.cells, refine_to_cells(self.model.targets, self.cells, groups, stream)
+            self.model.targets, self.cells, cells, one_way_counts(self.names, self.cells, part, release)
         )
 
     def weights(self, rows: Integers32, part: RowPart) -> Floats:

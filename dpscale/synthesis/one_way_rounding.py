@@ -25,8 +25,10 @@ SPARE, FEW = 4, 64  # rows that are sorted first, for each that is moved
 COMPARED, FEWEST_COMPARED = 64, 256  # rows that are compared for each that leaves a cell, and in any case
 
 
-def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers32) -> Integers32:
-    """Return rows whose 1-way marginals are the released ones up to whole rows.
+def match_one_ways(
+    targets: PairTargets, cells: CellDistribution, rows: Integers32, counts: Sequence[Integers]
+) -> Integers32:
+    """Return rows with the wanted 1-way marginals.
 
     Parameters
     ----------
@@ -36,11 +38,12 @@ def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers
         Groups and 1-way marginals over cells.
     rows : ndarray of int32, shape (n, d)
         Cells.
+    counts : sequence of ndarray of int64
+        Wanted number of rows in each cell of every attribute, of sum n.
     """
     out = rows.copy()
-    for i, name in enumerate(targets.layout.names):
-        target = apportion(cells.ones[name], len(rows))
-        surplus = np.bincount(out[:, i], minlength=len(target)) - target
+    for i, wanted in enumerate(counts):
+        surplus = np.bincount(out[:, i], minlength=len(wanted)) - wanted
         if surplus.any():
             _move(targets, cells, out, i, surplus)
     return out
@@ -52,6 +55,14 @@ def apportion(shares: Floats, count: int) -> Integers:
     whole = np.floor(exact).astype(np.int64)
     whole[np.argsort(whole - exact, kind="stable")[: count - int(whole.sum())]] += 1
     return whole
+
+
+def with_sum(counts: Integers, total: int) -> Integers:
+    """Return the counts with 1 added to, or taken from, as many of the largest as their sum is away from `total`."""
+    missing = total - int(counts.sum())
+    out = counts.copy()
+    out[np.argsort(-counts, kind="stable")[: abs(missing)]] += np.sign(missing)
+    return out
 
 
 def _move(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: int, surplus: Integers) -> None:

@@ -10,7 +10,7 @@ from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseModel, learn, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
-from dpscale.synthesis.draw import RowPart, draw, rake_weights
+from dpscale.synthesis.draw import RowPart, draw, one_way_counts, rake_weights
 from dpscale.synthesis.one_way_rounding import apportion, match_one_ways
 from dpscale.synthesis.quality import compare, compared_sets, mean_distances
 from dpscale.workload.residual.axes import Groups
@@ -122,13 +122,29 @@ def test_one_ways_are_exact_and_pairs_stay_near(learnt: PairwiseModel) -> None:
     wrong = drawn.copy()
     wrong[np.flatnonzero(wrong[:, 0] != 1)[:40], 0] = 1
     wrong[wrong[:, 3] == 5, 3] = 4
+    wanted = one_way_counts(tuple(SIZES), cells, RowPart(5000, 1, 0), "release")
     for rows in (drawn, wrong):
-        moved = match_one_ways(learnt.targets, cells, rows)
+        moved = match_one_ways(learnt.targets, cells, rows, wanted)
         for i, name in enumerate(SIZES):
             counts = np.bincount(moved[:, i], minlength=SIZE_LIST[i])
             assert (counts == apportion(model.ones[name], 5000)).all()
             assert np.abs(counts - 5000 * model.ones[name] / model.total).max() < 1
         assert pair_error(moved, table) < max(pair_error(rows, table), 0.008)
+
+
+def test_cells_with_few_rows_are_in_some_parts() -> None:
+    """Planted: a level of 3 rows in 40 parts; rounded part by part, no part would have it."""
+    ones = {"a": np.array([600.0, 397.0, 3.0]), "b": np.array([500.0, 500.0])}
+    cells = CellDistribution({}, ones)
+    parts = [one_way_counts(("a", "b"), cells, RowPart(1000, 40, number), "release") for number in range(40)]
+    assert all(counts.sum() == 25 and (counts >= 0).all() for part in parts for counts in part)
+    sums = [np.sum([part[i] for part in parts], axis=0) for i in range(2)]
+    assert sums[0][2] == 3
+    assert np.abs(sums[0] - ones["a"]).max() <= 3
+    assert np.abs(sums[1] - ones["b"]).max() <= 3
+    assert sum(apportion(ones["a"], 25)[2] for _ in parts) == 0
+    [whole] = one_way_counts(("a",), cells, RowPart(1000, 1, 0), "release")
+    assert whole.tolist() == [600, 397, 3]
 
 
 def test_few_weighted_rows_have_counts_of_many(learnt: PairwiseModel) -> None:

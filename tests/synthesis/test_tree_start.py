@@ -79,7 +79,7 @@ def test_independent_start_is_warned_of(tmp_path, monkeypatch):
         "dpscale.synthesis.draw.balance_rows",
         lambda targets, rows, times, chance: rows[np.repeat(np.arange(len(rows)), times)],
     )
-    monkeypatch.setattr("dpscale.synthesis.draw.match_one_ways", lambda targets, cells, rows: rows)
+    monkeypatch.setattr("dpscale.synthesis.draw.match_one_ways", lambda targets, cells, rows, counts: rows)
     with pytest.warns(RowsWarning, match="from the released estimates over"):
         release = run_release(tmp_path, make_equal_columns(), 10.0)
     index = json.loads((tmp_path / "run" / "synthetic" / "_rows.json").read_text())
