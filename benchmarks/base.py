@@ -190,7 +190,7 @@ def write_job(place: Path, name: str, workload: str, mechanism: str) -> Path:
 def time_measure_stage(job: Path, client: Any) -> float:
     """Return the seconds of the measure stage on a cluster or in this process, in a temporary run directory."""
     from dpscale.job import Job
-    from dpscale.runs.create import begin_run
+    from dpscale.runs.opening import begin_run
     from dpscale.runs.runner import run_stages
 
     for ledger in job.parent.glob("ledger.sqlite*"):

@@ -36,7 +36,7 @@ from dpscale.job import Job
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.measurement import measure_all
 from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
-from dpscale.runs.joins.join_part import JoinedTable
+from dpscale.runs.join_part import JoinedTable
 from dpscale.runs.source import open_table, rows_beyond_bound
 from dpscale.runs.stages.plan import make_plan
 from tests.running import begin_linked

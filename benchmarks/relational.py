@@ -77,8 +77,7 @@ from dpscale.relational.published import (
 )
 from dpscale.relational.rounding import Cross, round_children, round_totals
 from dpscale.runs.links.link_data import ExactLinks
-from dpscale.runs.links.link_draws import LinkDraws
-from dpscale.runs.links.publishing import PublishedLoop
+from dpscale.runs.links.measuring import LinkDraws, PublishedLoop
 
 DELTA = 1e-5
 LOOP_EPSILONS, LOOP_ROUNDS = {"100K": (1.0, 2.0, 4.0), "1M": (2.0, 8.0)}, (1, 2, 5, 10, 15, 25)

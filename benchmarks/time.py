@@ -36,8 +36,7 @@ import dpscale as dp
 from dpscale.optimize.time_strategy import queries_over_time
 from dpscale.plans.time_plan import largest_cost
 from dpscale.privacy.conversion import gdp_mu
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import read_job
+from dpscale.runs.opening import begin_run, read_job
 from tests.running import run_stages
 
 DATA = Path(__file__).parents[2] / "shared/data/tables"

@@ -31,8 +31,7 @@ from base import DATA, Table, load_table
 import dpscale as dp
 from dpscale.privacy import gdp_mu
 from dpscale.privacy.conversion import epsilon_of_mu
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import read_job
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.refine import plan_refinement, start_refinement
 from tests.running import run_stages
 

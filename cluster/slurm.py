@@ -95,7 +95,7 @@ def check_job(job: str, run_dir: str) -> None:
     """Create or reopen the run directory of a job; refuse a ledger in an unsuitable place."""
     from dpscale.job import Job
     from dpscale.ledger.location import check_ledger_place, standing
-    from dpscale.runs.create import begin_run
+    from dpscale.runs.opening import begin_run
 
     read = Job.read(job)
     begin_run(read, run_dir, files_accessible=False)

@@ -7,11 +7,9 @@ from typing import Any
 
 from dpscale.job import Job
 from dpscale.runs import runner
-from dpscale.runs.create import begin_run
 from dpscale.runs.linked_tables import LinkedTables
-from dpscale.runs.links.link_draws import NAMES
-from dpscale.runs.links.measuring import stored_draws
-from dpscale.runs.opening import open_run
+from dpscale.runs.links.measuring import NAMES, stored_draws
+from dpscale.runs.opening import begin_run, open_run
 from dpscale.runs.periods import stages
 from dpscale.runs.table import TablePart
 

@@ -52,7 +52,7 @@ HOMONYMS = {
     # a statistic of an attribute, of degrees and of errors; a summed quantity; a parameter of noise
     "mean": ("answers/statistics.py", "cli/check.py", "evaluation/", "runs/links/"),
     # what is minimised
-    "sum": ("engine/graphs.py", "runs/links/link_draws.py", "runs/links/link_facts.py",
+    "sum": ("engine/graphs.py", "runs/links/measuring.py", "runs/links/link_facts.py",
             "mechanisms/residual_planner.py", "mechanisms/contract.py", "mechanisms/largest_error.py",
             "mechanisms/matrix_mechanism.py"),
     "variance": ("audit/", "privacy/", "runs/links/first_measurement.py"),

@@ -20,7 +20,7 @@ from dpscale.engine.schedulers import LocalEngine
 from dpscale.job.job import Job
 from dpscale.ledger import location
 from dpscale.records.files import fetched_bytes
-from dpscale.runs import create
+from dpscale.runs import opening
 from dpscale.runs.stages.plan import most_cells
 from dpscale.storage import files, objects
 from dpscale.storage.scratch import Sealed, used
@@ -221,12 +221,12 @@ def test_file_that_another_process_reads_is_replaced_later(tmp_path, monkeypatch
 )
 def test_names_that_differ_by_case_are_refused(names, got):
     with pytest.raises(dp.JobError, match=rf"tables: .*{got}.*; expected names that differ without regard to case"):
-        create.check_folder_names("tables", names)
-    create.check_folder_names("tables", ["trips", "riders", "con"])
+        opening.check_folder_names("tables", names)
+    opening.check_folder_names("tables", ["trips", "riders", "con"])
 
 
 def test_names_that_windows_reserves_are_refused_there(monkeypatch):
-    monkeypatch.setattr(create, "WINDOWS", True)
-    create.check_folder_names("tables", ["trips", "console"])
+    monkeypatch.setattr(opening, "WINDOWS", True)
+    opening.check_folder_names("tables", ["trips", "console"])
     with pytest.raises(dp.JobError, match="'Com1', a name that Windows reserves"):
-        create.check_folder_names("tables", ["Com1"])
+        opening.check_folder_names("tables", ["Com1"])

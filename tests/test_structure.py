@@ -30,7 +30,6 @@ REGISTRIES = {
     "dpscale.contributions.unit_ids": "pandas, imported before values of units are read",
     "dpscale.audit.evidence.recompute": "the checker, which also runs as a script outside the package",
     "dpscale.runs.stage": "table of stages",
-    "dpscale.runs.searches": "table of searches",
     "dpscale.runs.kinds": "tables of the kinds of runs and of parts",
 }
 

@@ -19,8 +19,7 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.account import canonical
 from dpscale.plans.plan import Plan
 from dpscale.records.frames import FRAME, read_stream
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import read_job
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.refine import plan_refinement, start_refinement
 from dpscale.runs.runner import check_frame, check_repeat, remove_on_error, run_stages
 from dpscale.storage.files import is_path

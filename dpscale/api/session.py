@@ -41,9 +41,8 @@ from dpscale.mechanisms.residual_planner import NAME
 from dpscale.privacy.accounting import GDP, Cost
 from dpscale.records.frames import FRAME, frame_columns, read_stream
 from dpscale.runs.charge import is_charged
-from dpscale.runs.create import begin_run
 from dpscale.runs.manifest import MANIFEST
-from dpscale.runs.opening import open_run
+from dpscale.runs.opening import begin_run, open_run
 from dpscale.runs.refine import Refinement, missing_cost, plan_refinement, preview_refinement, start_refinement
 from dpscale.runs.run import Run
 from dpscale.runs.runner import check_frame, check_repeat, remove_on_error, remove_run, run_stages

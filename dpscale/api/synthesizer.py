@@ -23,8 +23,7 @@ from dpscale.domain import Domain
 from dpscale.mechanisms import DEFAULT_OF_ROWS, mechanism as mechanism_named, mechanism_names
 from dpscale.runs.opening import open_run
 from dpscale.runs.runner import run_stages
-from dpscale.runs.stages.conditional_rows import conditional_rows
-from dpscale.runs.stages.synthesize import request_rows
+from dpscale.runs.stages.synthesize import conditional_rows, request_rows
 from dpscale.workload import MARGINAL, Workload
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dpscale.base.errors import TransientError
 from dpscale.cli.group import Bars, empty_option, fresh_option, json_option, main
 from dpscale.runs.stage import STAGES
 
-opening, create = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.create")
+opening = LazyModule("dpscale.runs.opening")
 driver = LazyModule("dpscale.cli.driver")
 RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it again to resume"}
 
@@ -87,7 +87,7 @@ def submit(job_file: str, run_dir: str | None, scheduler: str, fresh: bool, empt
     from dpscale.engine.schedulers import open_cluster
     from dpscale.runs.runner import check_repeat
 
-    directory = create.begin_run(opening.read_job(job_file), run_dir, fresh, False, empty)
+    directory = opening.begin_run(opening.read_job(job_file), run_dir, fresh, False, empty)
     directory.check_open("measure")
     check_repeat(directory)
     with Bars(quiet=as_json) as progress, open_cluster(scheduler, progress) as engine:

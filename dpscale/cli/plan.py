@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpscale.plans.measurement_plan import MeasurementPlan
 
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
-create, kinds = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.kinds")
+kinds = LazyModule("dpscale.runs.kinds")
 planning = LazyModule("dpscale.runs.stages.plan")
 LATER = (
     "families", "levels", "rows", "time", "curve", "needed", "compared", "certificate", "advice", "attack_risk",
@@ -170,7 +170,7 @@ def make_plans(
     if run_dir is None:
         return {name: planning.make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
                 for name, own in jobs.items()}  # fmt: skip
-    directory = create.begin_run(read, run_dir, fresh, files_accessible=False)
+    directory = opening.begin_run(read, run_dir, fresh, files_accessible=False)
     with runner.remove_on_error(directory):
         runner.run_requested(directory, engine, "plan")
     return {name: table.measurement_plan for name, table in directory.tables.items()}

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dpscale.runs.run import Run
 
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
-create = LazyModule("dpscale.runs.create")
 periods, refining = LazyModule("dpscale.runs.periods.stages"), LazyModule("dpscale.runs.refine")
 manifest, rows_stage = LazyModule("dpscale.runs.manifest"), LazyModule("dpscale.runs.stages.synthesize")
 STAGE_NAMES = ("allocate", *STAGES)
@@ -81,7 +80,7 @@ def run(
 def _begin(place: str, run_dir: str | None, fresh: bool, empty: bool, files_accessible: bool) -> Any:
     """Begin or reopen the run of a job file, or open a run directory."""
     if place.endswith(".toml") or os.path.isfile(place):
-        return create.begin_run(opening.read_job(place), run_dir, fresh, files_accessible, empty)
+        return opening.begin_run(opening.read_job(place), run_dir, fresh, files_accessible, empty)
     for option, given in (("--run-dir", run_dir is not None), ("--fresh", fresh)):
         if given:
             raise JobError(option, f"given for {place}, which is no job file", "a job file", f"leave {option} out")

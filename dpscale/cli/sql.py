@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
-create, selections = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.selections")
+selections = LazyModule("dpscale.runs.selections")
 answers = LazyModule("dpscale.answers.selections")
 SHOWN_ROWS = 20  # rows of a result on the terminal
 
@@ -131,7 +131,7 @@ def answer(  # noqa: PLR0913
     if only_plan:
         plan_job(job, scheduler=scheduler, quiet=quiet, as_json=as_json)
         return
-    directory = create.begin_run(job, run_dir, fresh)
+    directory = opening.begin_run(job, run_dir, fresh)
     repeated = runner.check_repeat(directory)
     with runner.remove_on_error(directory), Bars(quiet) as progress:
         runner.run_stages(directory, scheduler=scheduler, progress=progress)

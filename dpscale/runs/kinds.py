@@ -10,7 +10,7 @@ from typing import Any
 
 # content of a run, by the kind of its job
 CONTENTS: dict[str, str] = {
-    "": "dpscale.runs.one_table:OneTable",
+    "": "dpscale.runs.table:OneTable",
     "database": "dpscale.runs.linked_tables:LinkedTables",
     "periods": "dpscale.runs.periods.growing:GrowingTable",
 }
@@ -20,15 +20,15 @@ OVERVIEWS: dict[str, str] = {"database": "dpscale.runs.links.planning:overview"}
 PARTS: dict[str, str] = {
     "tables": "dpscale.runs.linked_part:table_parts",
     "links": "dpscale.runs.links.link_part:link_parts",
-    "joins": "dpscale.runs.joins.join_part:join_parts",
+    "joins": "dpscale.runs.join_part:join_parts",
     "together": "dpscale.runs.links.together:whole_parts",
 }
 # parts of a growing table
 PERIOD_PARTS: dict[str, str] = {
     "table": "dpscale.runs.periods.stages:ReleasedTable",
-    "period": "dpscale.runs.periods.period:PeriodPart",
+    "period": "dpscale.runs.periods.stages:PeriodPart",
     "answers": "dpscale.runs.periods.answers:AnswersPart",
-    "rows": "dpscale.runs.periods.rows:RowsPart",
+    "rows": "dpscale.runs.periods.answers:RowsPart",
 }
 
 

@@ -43,11 +43,10 @@ from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, Stamps, differing, layout, stamps
 from dpscale.runs.kinds import PARTS, load_kind
-from dpscale.runs.manifest import check_output, versions
+from dpscale.runs.manifest import DOMAINS, check_output, read_stored, versions
 from dpscale.runs.preflight import check_cap, check_unit_memory, check_units
 from dpscale.runs.run import Content, NewRun, Part, Run, in_order
 from dpscale.runs.stage import ALLOCATE, Stage, stages_of_run
-from dpscale.runs.stored_job import DOMAINS, read_stored
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import present, read_text, write_whole
 

@@ -2,6 +2,9 @@
 
 The manifest identifies the outputs of stages by the hashes of their files and data frames by keyed tags. Errors of the
 disk are converted here too, because every access to a run directory needs it.
+
+*Job file.*
+It is beside the manifest, which has the places of the files that the job names.
 """
 
 from __future__ import annotations
@@ -28,8 +31,19 @@ from dpscale.base.errors import DpscaleError, JobError, TransientError
 from dpscale.base.nesting import is_too_deep
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.contributions.unit_ids import RULE
+from dpscale.job import Job, job_content
+from dpscale.job.data import folder_of_run, moved, relocated
 from dpscale.job.sections import SynthesizeTable
-from dpscale.storage.files import MANIFEST as MANIFEST, WINDOWS, is_local, place, read_bytes, sizes, write_whole
+from dpscale.storage.files import (
+    MANIFEST as MANIFEST,
+    WINDOWS,
+    is_local,
+    place,
+    present,
+    read_bytes,
+    sizes,
+    write_whole,
+)
 from dpscale.storage.objects import slashed
 
 PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
@@ -43,6 +57,8 @@ DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest ent
 FIELD_TYPES = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
 DRAFTED = "drafted from the data by `dpscale domain sketch`; a person has reviewed it since"
 NULLABLE_FIELDS = {"snapshot", "secret", "privacy"}  # null until they exist
+
+JOB_FILE, DOMAINS = "job.toml", "domains"
 
 
 def first_manifest(seed: int | None, digest: str, number: int, **entries: Any) -> dict[str, Any]:
@@ -388,3 +404,25 @@ def _folder() -> Path | None:
     except RuntimeError:
         return None
     return Path(state) / "dpscale"
+
+
+def read_stored(path: Path, manifest: Mapping[str, Any]) -> Job:
+    """Return the job of a run directory, with its files where they are after a move.
+
+    The domains of several tables are those that the run has stored; older runs have stored none.
+
+    `places` of the manifest maps paths to those that the job stated; `former` maps the files of stored domains to the
+    paths that the job stated for them.
+    """
+    content, folder = job_content(path / JOB_FILE, stored=True)
+    if "places" not in manifest:
+        return Job.parse(content, folder)
+    now, places = folder_of_run(manifest, path), manifest["places"]
+    content, former = relocated(content, places, now), dict[str, str]()
+    for name, table in content.get("tables", {}).items():
+        stored = path / DOMAINS / name / "domain.toml"
+        if present(stored):
+            former[str(stored)] = table["domain"]
+            table["domain"] = str(stored)
+    job = Job.parse(content, folder)
+    return job.at(Path(now), {moved(place, places, now): stated for place, stated in places.items()}, former)

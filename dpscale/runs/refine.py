@@ -22,7 +22,6 @@ from dpscale.mechanisms.contract import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan, as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.records.frames import FRAME
-from dpscale.runs.create import create_directory, creation_errors
 from dpscale.runs.earlier import (
     EARLIER,
     check_layout,
@@ -32,7 +31,7 @@ from dpscale.runs.earlier import (
     required_pooling,
 )
 from dpscale.runs.manifest import MANIFEST, first_manifest, resolve_path
-from dpscale.runs.opening import open_part, open_run, read_job
+from dpscale.runs.opening import create_directory, creation_errors, open_part, open_run, read_job
 from dpscale.runs.preflight import check_preflight
 from dpscale.runs.run import Part, Run
 from dpscale.runs.source import columns_of

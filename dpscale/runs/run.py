@@ -32,6 +32,7 @@ from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import SecretFile, destroy_secret, read_secret, secret_tag
 from dpscale.runs.manifest import (
+    JOB_FILE,
     MANIFEST,
     ManifestCache,
     check_output,
@@ -43,7 +44,6 @@ from dpscale.runs.manifest import (
     stage_output,
 )
 from dpscale.runs.stage import Stage
-from dpscale.runs.stored_job import JOB_FILE
 from dpscale.storage.files import (
     check_tree,
     is_local,
@@ -330,7 +330,7 @@ class StageRecords:
 
 
 class Run(StageRecords):
-    """Run directory of a job; `create.begin_run` makes one or reopens it.
+    """Run directory of a job; `opening.begin_run` makes one or reopens it.
 
     Attributes
     ----------

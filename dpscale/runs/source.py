@@ -5,12 +5,20 @@
 The tag is a hash of the content under the noise key. It is in every label of noise, so that other data give other
 noise. Data that change during a release are refused: before the charge nothing is spent, and afterwards the noise of
 the first content would be added to other counts.
+
+*Files.*
+The same content is recognised under other names and times. The tag of a file is a keyed hash of its size and content
+and of the columns in its folder names, by the key of the user (`manifest.keyed_tags`), so that nobody else can compare
+guesses with it. `files.json` has the tags of every table.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,17 +47,21 @@ from dpscale.job.sections import TableSection
 from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.records import Table
 from dpscale.records.frames import FRAME, FramePartition
-from dpscale.records.origin import Stamps, as_seen, fingerprints, joint_digest, layout, snapshot, stamps
+from dpscale.records.origin import Fingerprint, Stamps, as_seen, fingerprints, joint_digest, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.charge import ensure_noise_key, is_charged
 from dpscale.runs.earlier import check_same_data
-from dpscale.runs.file_tags import Prints, check_same_files, record_tags
-from dpscale.runs.manifest import frame_tag
+from dpscale.runs.manifest import frame_tag, keyed_tags
 from dpscale.runs.run import Run
 from dpscale.runs.table import TablePart, origin_of
+from dpscale.storage.files import present, read_text, write_whole
 
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
+
+FILES = "files.json"
+MOST_NAMED = 3  # files that a message names
+Prints = Mapping[str, tuple[Table, Sequence[Fingerprint]]]
 
 
 @dataclass(eq=False)
@@ -385,3 +397,113 @@ def check_frame_unit(data: TableSection) -> None:
     if len(data.unit_columns or ()) > 1:
         raise JobError("data.privacy_unit", f"the columns {data.unit_column} of a data frame", "one column",
                        "combine them into one")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison of the files of a run with those that it has read.
+
+    Attributes
+    ----------
+    text : str
+        What differs; empty for the same content.
+    known : bool
+        Whether the contents could be compared.
+    """
+
+    text: str
+    known: bool = True
+
+    @property
+    def same(self) -> bool:
+        return self.known and not self.text
+
+
+def record_tags(run: Any, prints: Prints) -> None:
+    """Write the keyed tags (digests of contents) of each table's files, unless they are recorded or no key exists.
+
+    `prints` maps a table's name to the table and the fingerprints of its files.
+    """
+    if present(run.path / FILES):
+        return
+    release, recorded = run.manifest["release"], {}
+    for name, (table, fingerprints_of_files) in prints.items():
+        tags = keyed_tags(_contents(release, table, fingerprints_of_files), create=True)
+        if tags is None:
+            return
+        recorded[name] = {"key": tags[0], "tags": tags[1]}
+    write_whole(run.path / FILES, json.dumps(recorded).encode())
+
+
+def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
+    """Return the comparison of the files, which are read if their fingerprints are not given, with the recorded tags.
+
+    Names and times of files do not count.
+
+    `prints` has the table and its fingerprints (path, size, hash) by the name of the table. Tags under another key
+    cannot be compared.
+    """
+    if not present(run.path / FILES):
+        return Comparison("their content has no recorded fingerprint", known=False)
+    recorded = json.loads(read_text(run.path / FILES))
+    if prints is None:
+        footers = run.content.uses_footers
+        prints = {name: (table, fingerprints(table, footers)) for name, table in run.content.open_data().items()}
+    texts = []
+    for name, (table, own) in prints.items():
+        before, now = recorded.get(name), keyed_tags(_contents(run.manifest["release"], table, own))
+        # without the same key equal contents have other tags
+        if before is None or now is None or before["key"] != now[0]:
+            return Comparison("the fingerprint of their content was computed with the key of another user", known=False)
+        texts.append(_difference(before["tags"], now[1], [path for path, *_ in own]))
+    return Comparison("; ".join(filter(None, texts)))
+
+
+def check_same_files(run: Any, prints: Prints, charged: bool) -> None:
+    """Raise DataError unless the files have the contents that the run has recorded when it began.
+
+    `charged` selects the remedy: a charged run may be restored or ended, others may be removed. `prints` maps a table's
+    name to the table and the fingerprints of its files.
+    """
+    comparison = compare_files(run, prints)
+    if not comparison.same:
+        what = comparison.text if comparison.known else "their names or contents"
+        got = f"the files changed since this release started ({what})"
+        remedy = ("restore them, or end this run and start a new one with --fresh" if charged else
+                  f"restore them, or remove {run.path}, which has charged nothing, and run the job again")  # fmt: skip
+        raise DataError("data.path", got, "the same files", remedy)
+
+
+def _contents(release: str, table: Table, prints: Sequence[Fingerprint]) -> list[str]:
+    fixed = {part.path: part.fixed for part in table.partitions}
+    return [json.dumps(["file", release, fixed[path], size, content]) for path, size, content in prints]
+
+
+def _difference(before: Sequence[str], now: Sequence[str], paths: Sequence[str]) -> str:
+    """Return how many files changed, with the names of those that differ now; empty for the same contents.
+
+    Parameters
+    ----------
+    before, now : sequence of str
+        Tags of the contents of the files then and now, in any order; equal contents have equal tags.
+    paths : sequence of str
+        Paths of the files now.
+    """
+    missing = Counter(before)
+    missing.subtract(now)
+    changed_before = sum(count for count in missing.values() if count > 0)
+
+    remaining, names = Counter(before), list[str]()
+    for tag, path in zip(now, paths, strict=True):
+        if remaining[tag] <= 0:
+            names.append(os.path.basename(path))
+        remaining[tag] -= 1
+    if not changed_before and not names:
+        return ""
+    shown = ", ".join(sorted(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+    # a missing and a new content are one changed file
+    changed = min(changed_before, len(names))
+    parts = [f"{changed:,} of {len(before):,} files changed"] if changed else []
+    parts += [f"{changed_before - changed:,} of {len(before):,} files missing"] if changed_before > changed else []
+    parts += [f"{len(names) - changed:,} more than the {len(before):,} files"] if len(names) > changed else []
+    return ", ".join(parts) + (f": {shown}" if names else "")

@@ -138,7 +138,7 @@ ALLOCATE = Stage(
     help="Divide the budget over tables and links, from a first measurement at a part of it.",
     folder="allocation",
     leaves="allocation/allocation.json",
-    module="dpscale.runs.links.allocate",
+    module="dpscale.runs.links.first_measurement",
     spends=True,
     enabled_by="allocation",
 )
@@ -149,12 +149,12 @@ TABLE_STAGES = tuple(STAGES)  # those that visit the parts of a run; plug-ins of
 
 
 def stages_of_run(outputs: Mapping[str, tuple[str, str]]) -> dict[str, Stage]:
-    """Return the stages of a run, which visit its parts in order (`runs.parts`).
+    """Return the stages of a run, which visit its parts in order (`runs.runner`).
 
     Parameters
     ----------
     outputs : mapping of str to (str, str)
         Folder and completing file of each stage.
     """
-    return {name: replace(STAGES[name], folder=folder, leaves=leaves, module=f"dpscale.runs.parts:{name}")
+    return {name: replace(STAGES[name], folder=folder, leaves=leaves, module=f"dpscale.runs.runner:{name}")
             for name, (folder, leaves) in outputs.items()}  # fmt: skip

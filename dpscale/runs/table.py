@@ -25,7 +25,8 @@ from dpscale.base.numerics import AttributeSet
 from dpscale.contributions.units import Bound
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Attribute, Domain
-from dpscale.job import TableJob
+from dpscale.job import Job, TableJob
+from dpscale.job.digest import job_digest
 from dpscale.job.search_budget import SHARE
 from dpscale.job.sections import SynthesizeTable, TableSection
 from dpscale.measurement import MeasurementStore
@@ -36,10 +37,10 @@ from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.frames import FRAME
 from dpscale.records.origin import Layout, Origin, differing, layout
-from dpscale.runs.earlier import with_earlier
-from dpscale.runs.manifest import DRAFTED, parse_row_settings, versions
-from dpscale.runs.run import DrawFacts, Journaled, Part, Run
-from dpscale.runs.stage import STAGES
+from dpscale.runs.earlier import refined_digest, with_earlier
+from dpscale.runs.manifest import DRAFTED, parse_row_settings, read_stored, versions
+from dpscale.runs.run import Content, DrawFacts, Journaled, NewRun, Part, Run
+from dpscale.runs.stage import STAGES, TABLE_STAGES, Stage, stages_of_run
 from dpscale.storage.files import read_text, write_whole
 from dpscale.synthesis.decode import read_column
 from dpscale.workload import Workload
@@ -95,7 +96,7 @@ class TablePart(Part):
         return cost.for_group(self.steps), records
 
     def facts_of_draws(self) -> dict[str, Any]:
-        from dpscale.runs.table_facts import table_facts
+        from dpscale.runs.statement import table_facts
 
         return table_facts(self, self.measurement_plan, self.planning_problem.rows_per_unit)
 
@@ -421,3 +422,56 @@ def origin_of(run: TablePart) -> Origin:
     origin, table = run.job.data.origin, run.manifest.get("table")
     origin = replace(origin, dialect=replace(origin.dialect, most_page=max(run.job.engine.bytes // 16, LEAST_PAGE)))
     return replace(origin, version=table["version"]) if table and origin.format else origin
+
+
+class OneTable(Content):
+    """Content of the run of a job of one table."""
+
+    def __init__(self, run: Run, inputs: tuple[Any, ...] = ()) -> None:
+        """Open the only table of a run. `inputs`, if it was created just now, are job, declared and known domain."""
+        self.job, declared, known = inputs or (
+            read_stored(run.path, run.manifest), Domain.read(run.path / "domain.toml"), None)  # fmt: skip
+        digest = job_digest(self.job, declared, run.manifest.get("job_version", 1))
+        if run.manifest["job_sha256"] != refined_digest(digest, run.manifest.get("refines")):
+            raise JobError("run directory", f"job.toml or domain.toml in {run.path} was edited",
+                           "the files as the run wrote them (memory and scheduler may change)",
+                           "restore them, or start a new run with your job")  # fmt: skip
+        self.table = self.open_table(run, declared, known)
+
+    def open_table(self, run: Run, declared: Domain, workload: Workload | None) -> Any:
+        """Return the part of the table, with its workload if that is known."""
+        table = TablePart(run=run, name="data", job=self.job.table, declared=declared)
+        if workload is not None and not declared.searches:
+            vars(table)["workload"] = workload
+        return table
+
+    @classmethod
+    def prepare(cls, job: Job) -> NewRun:
+        """Return what a new run of a job consists of: its files, its entries in the manifest, domain and workload."""
+        domain = job.table.read_domain()
+        workload = job.table.build_workload(domain)
+        return NewRun(
+            job=job,
+            files=domain.to_files,
+            entries=job_entries(job.table, domain),
+            domain=domain,
+            inputs=(domain, workload),
+        )
+
+    @classmethod
+    def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
+        from dpscale.runs.preflight import check_preflight
+
+        check_preflight(job.table, *inputs)
+
+    @property
+    def stages(self) -> Mapping[str, Stage]:  # type: ignore[override]
+        """Stages of the run: those of its table, and registered ones."""
+        outputs = {name: (STAGES[name].folder, STAGES[name].leaves) for name in TABLE_STAGES}
+        return STAGES | stages_of_run(outputs)
+
+    def reopen(self, job: Job) -> None:
+        """Take over limits, which may change until they determine a plan."""
+        engine = self.job.engine if self.table.done("plan") else job.engine
+        self.job = job.model_copy(update={"engine": engine})
+        self.table.reopen(self.job.table)

@@ -182,7 +182,7 @@ def test_random_state_names_another_draw(mechanism):
 
 
 def test_rare_and_unknown_values_are_refused(monkeypatch):
-    from dpscale.runs.stages import conditional_rows
+    from dpscale.runs.stages import synthesize
 
     fitted = synthesizer().fit(correlated_frame())
     with pytest.raises(dp.JobError, match=r"value: 'z' of a; expected labels of its cells"):
@@ -191,6 +191,6 @@ def test_rare_and_unknown_values_are_refused(monkeypatch):
         fitted.sample(3, random_state="one")
     with pytest.raises(dp.JobError, match=r"synthesize\.rows"):
         fitted.sample(-3, given={"a": "x"})
-    monkeypatch.setattr(conditional_rows, "MOST_DRAWN", 10)
+    monkeypatch.setattr(synthesize, "MOST_DRAWN", 10)
     with pytest.raises(dp.PlanError, match=r"given: values of 0\.\d+ of the rows, for which over 10 rows .*aim-pgm or"):
         fitted.sample(9, given={"a": "y"})

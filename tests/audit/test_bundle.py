@@ -23,7 +23,7 @@ from dpscale.audit.evidence.records import Records
 from dpscale.base.errors import JobError
 from dpscale.plans import factor_fields
 from dpscale.privacy.conversion import epsilon_of_mu
-from dpscale.runs import parts
+from dpscale.runs import runner
 from dpscale.runs.opening import open_part, open_run
 from dpscale.runs.run import ENTRIES
 from dpscale.runs.statement import stated_parts
@@ -225,13 +225,13 @@ def test_bundle_contains_no_secret_and_no_path(tmp_path, mechanism, monkeypatch)
     place = tmp_path / "a place of ours"
     secrets = []
     with monkeypatch.context() as patch:
-        published = parts.publish
+        published = runner.publish
 
         def record_secret(run):
             secrets.append(run.secret_path.read_bytes())
             published(run)
 
-        patch.setattr(parts, "publish", record_secret)
+        patch.setattr(runner, "publish", record_secret)
         run = run_job(place, mechanism, {"epsilon": 1.0, "delta": 1e-9})  # the dataset's name is its path
     folder, manifest = write_run_bundle(run), open_part(run).manifest
     [secret] = secrets

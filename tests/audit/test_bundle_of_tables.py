@@ -21,8 +21,8 @@ from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.features import Features, Side, squared_distance
-from dpscale.runs.links.link_draws import SUMS, LinkDraws
 from dpscale.runs.links.link_facts import link_bounds, sum_bounds
+from dpscale.runs.links.measuring import SUMS, LinkDraws
 from dpscale.runs.opening import open_run
 from dpscale.runs.run import ENTRIES
 from dpscale.runs.statement import stated_parts

@@ -16,11 +16,9 @@ from dpscale.job.digest import job_digest
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
 from dpscale.runs import run as runs, runner
-from dpscale.runs.create import begin_run
-from dpscale.runs.manifest import output_digest
-from dpscale.runs.opening import open_part, open_run, read_job
-from dpscale.runs.periods.period import PeriodPart
-from dpscale.runs.stored_job import read_stored
+from dpscale.runs.manifest import output_digest, read_stored
+from dpscale.runs.opening import begin_run, open_part, open_run, read_job
+from dpscale.runs.periods.stages import PeriodPart
 from tests.answered import edit_blocks
 from tests.audit.composition import records_of
 from tests.audit.small import write

@@ -19,7 +19,7 @@ from dpscale.ledger import Ledger
 from dpscale.measurement import measure_layouts
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
-from dpscale.runs import parts, run as runs, source
+from dpscale.runs import run as runs, runner, source
 from dpscale.runs.opening import open_part
 from dpscale.runs.runner import run_stage
 from dpscale.runs.stages import measure as measuring
@@ -79,7 +79,7 @@ def test_repeated_task_changes_no_file(tmp_path):
     assert len(ledger_releases(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("where", [(parts, "publish"), (runs, "destroy_secret")], ids=["publish", "destroy_secret"])
+@pytest.mark.parametrize("where", [(runner, "publish"), (runs, "destroy_secret")], ids=["publish", "destroy_secret"])
 def test_lost_files_are_drawn_again_with_same_bytes_before_publishing(tmp_path, monkeypatch, where):
     run = make_planned_run(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
@@ -173,7 +173,7 @@ def test_run_edited_after_charge_is_refused(tmp_path, monkeypatch, change):
     """Four rows per unit instead of one cost the same with other noise, which would be a second draw."""
     run = make_planned_run(tmp_path, data=UNITS, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        make_crash(patch, parts, "publish")
+        make_crash(patch, runner, "publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     before = measurements(run.path)
@@ -215,7 +215,7 @@ def test_resume_requires_ledger_of_first_start(tmp_path, way):
     """For example, the driver is restarted on another machine."""
     run = make_planned_run(tmp_path, engine=PRIVATE)
     with pytest.MonkeyPatch.context() as patch:
-        make_crash(patch, parts, "publish")
+        make_crash(patch, runner, "publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     next(run.measurements_path.iterdir()).unlink()

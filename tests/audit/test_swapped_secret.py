@@ -9,7 +9,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.privacy.streams import new_secret
-from dpscale.runs import charge as charging, parts
+from dpscale.runs import charge as charging, runner
 from tests.audit.small import measurements, write
 
 
@@ -28,7 +28,7 @@ def test_replaced_secret_draws_nothing(tmp_path, monkeypatch, name):
 
     with monkeypatch.context() as patched:
         patched.setattr(charging, "charge", charge)
-        patched.setattr(parts, "publish", lambda run: 1 / 0)  # killed before the end
+        patched.setattr(runner, "publish", lambda run: 1 / 0)  # killed before the end
         with pytest.raises((dp.DpscaleError, ZeroDivisionError)):
             dp.run(job, tmp_path / "run")
     assert first

@@ -18,8 +18,7 @@ from dpscale.engine.schedulers import resolve
 from dpscale.ledger import Ledger
 from dpscale.measurement.unit_counts import plan_units
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import read_job
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.source import open_table
 from dpscale.runs.stages import units
 from tests.audit.forging import forge, records_of, remove, restate

@@ -26,8 +26,7 @@ from dpscale.job.neighbours import NeighbourRelation
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.runs.charge import cost_of_entry
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import open_run, read_job
+from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.searches import perform_search
 from dpscale.runs.source import open_table
 from dpscale.runs.stages import discover, units

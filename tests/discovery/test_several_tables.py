@@ -22,10 +22,9 @@ from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError
 from dpscale.ledger import Ledger
 from dpscale.measurement import journal
 from dpscale.privacy.accounting import Cost
-from dpscale.runs import parts
+from dpscale.runs import runner as parts
 from dpscale.runs.charge import cost_of_entry
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import open_run, read_job
+from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.run import ENTRIES
 from dpscale.runs.stages import discover, units
 from tests.audit import kills

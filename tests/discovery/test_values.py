@@ -15,7 +15,7 @@ from dpscale.domain import Domain
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
 from dpscale.records.searched import DROPPED, EMPTY, NULL, OUTSIDE, VALUE, step_values, text_entries, value_codes
-from dpscale.runs.searches.values import shard_ranges
+from dpscale.runs.searches import shard_ranges
 from tests.discovery.small import write_frame
 
 RNG = np.random.default_rng(0)

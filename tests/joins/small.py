@@ -14,7 +14,7 @@ from dpscale.counting.count import encoded
 from dpscale.engine.counting import partition_groups
 from dpscale.engine.schedulers import Engine
 from dpscale.job import Job
-from dpscale.runs.joins.join_part import JoinedTable
+from dpscale.runs.join_part import JoinedTable
 from dpscale.runs.source import open_table, rows_beyond_bound
 from tests.links.test_neighbours import make_database, remove_person, write_database
 from tests.running import begin_linked

@@ -13,8 +13,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.base.errors import DataError, PlanError
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import read_job
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.run import Run
 from tests.links.small import DOMAINS, make_frames, make_job, write_job
 from tests.running import run_stages

@@ -13,9 +13,8 @@ from dpscale.contributions.joins import JoinedPartition
 from dpscale.engine.schedulers import Engine, resolve
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.create import begin_run
-from dpscale.runs.joins.join_part import JoinedTable
-from dpscale.runs.opening import read_job
+from dpscale.runs.join_part import JoinedTable
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.source import open_table
 from tests.joins.test_answers import WORKLOAD
 from tests.links.small import make_frames, make_job, write_job
@@ -62,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_bytes_are_equal_if_keys_are_read_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small part of the memory for other rows, so that a process keeps few parts."""
-    monkeypatch.setattr("dpscale.runs.joins.join_part.SHARE", 1 << 17)
+    monkeypatch.setattr("dpscale.runs.join_part.SHARE", 1 << 17)
     path = write_shop(folder, **engine_settings(memory="1GiB"))
     dp.run(path, folder / "run in parts")
     assert digests(folder / "run in parts") == digests(folder / "run")

@@ -11,7 +11,7 @@ import pytest
 
 from dpscale.contributions import unit_shards
 from dpscale.engine.schedulers import resolve
-from dpscale.runs.joins.join_part import JoinedTable
+from dpscale.runs.join_part import JoinedTable
 from tests.joins.small import PARTS, exact_counts, join_job, joins_of, make_database, remove_person
 from tests.links.test_neighbours import PERSONS
 from tests.selection import mostly_slow

@@ -28,8 +28,8 @@ from dpscale.relational import budget_shares
 from dpscale.relational.degrees import degree_histogram
 from dpscale.relational.features import BITS, Features
 from dpscale.runs.linked_tables import LinkedTables
-from dpscale.runs.links import allocate, first_measurement, measuring
-from dpscale.runs.links.link_draws import LinkDraws
+from dpscale.runs.links import first_measurement, measuring
+from dpscale.runs.links.measuring import LinkDraws
 from dpscale.runs.manifest import output_digest
 from dpscale.runs.opening import open_run
 from tests.audit.forging import forge, records_of, remove, restate
@@ -212,7 +212,7 @@ def test_stop_between_division_and_ledger_keeps_the_division(tmp_path: Path) -> 
     links = make_job()["link"]
     links[0] |= {"max_degree": "private"}
     path, run = write_job(tmp_path, PLANNED | {"link": links}), tmp_path / "run"
-    stop_before(allocate, "division_journal", path, run)
+    stop_before(first_measurement, "division_journal", path, run)
     content = allocation(run)
     assert set(content["bounds"]) == {"orders"}
     dp.run(path, run)

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dpscale as dp
-from dpscale.runs.links import link_blocks, link_parts, link_sampling, link_sides
+from dpscale.runs.links import link_parts, link_sampling, link_sides
 from tests.links.shapes import SHAPES, assert_consistent, make_frames, one, write_shape
 from tests.links.small import make_job, write_job
 from tests.running import linked
@@ -44,7 +44,7 @@ def make_changes(**engine: Any) -> dict[str, Any]:
 
 @pytest.fixture(name="small_blocks")
 def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (link_blocks, link_sides):
+    for module in (link_sampling, link_sides):
         monkeypatch.setattr(module, "BLOCK_ROWS", 400)
     monkeypatch.setattr(link_parts, "PART_ROWS", 300)
 
@@ -95,7 +95,7 @@ def test_blocks_have_the_statistics_of_links_at_once(tmp_path: Path, request: py
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SHAPES)
 def test_all_shapes_are_consistent_in_blocks(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (link_blocks, link_sides):
+    for module in (link_sampling, link_sides):
         monkeypatch.setattr(module, "BLOCK_ROWS", 8)
     monkeypatch.setattr(link_parts, "PART_ROWS", 7)
     path = write_shape(tmp_path, SHAPES[name], make_frames(SHAPES[name], {}, 1), 8.0)
@@ -123,7 +123,7 @@ def test_children_without_a_parent_and_grouped_profiles(tmp_path: Path, monkeypa
     frames = make_frames(kept, {"root": 1500}, 0)
     frames["root"]["place_id"] = frames["root"].place_id.astype("Int64").mask(np.arange(1500) % 3 == 0)
     for many in (False, True):
-        for module in (link_blocks, link_sampling):
+        for module in (link_sampling, link_sampling):
             monkeypatch.setattr(module, "are_many", lambda *_, many=many: many)
         folder = tmp_path / str(many)
         root = dp.run(write_shape(folder, kept, frames, 20.0), folder / "run").synthetic()["root"].compute()
@@ -153,7 +153,7 @@ def test_bytes_are_equal_on_a_cluster_whose_workers_are_killed(tmp_path: Path, m
         found.append(digests(place))
         place.rename(tmp_path / scheduler)
     path = write_job(place, make_changes(), make_frames_of_orders(), synthesize={"types": "own"})
-    sources, divide = link_parts._Reader.sources, link_blocks._divide_parents
+    sources, divide = link_parts._Reader.sources, link_sampling._divide_parents
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
@@ -171,7 +171,7 @@ def test_bytes_are_equal_on_a_cluster_whose_workers_are_killed(tmp_path: Path, m
             killed.append("drawing")
 
         monkeypatch.setattr(link_parts._Reader, "sources", read)
-        monkeypatch.setattr(link_blocks, "_divide_parents", draw)
+        monkeypatch.setattr(link_sampling, "_divide_parents", draw)
         dp.run(path, place / "run", client=client)
         found.append(digests(place))
     assert killed == ["reading", "reading", "drawing"]

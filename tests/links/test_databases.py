@@ -19,7 +19,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.measurement.journal import StoredDraws
 from dpscale.runs.links import link_part
-from dpscale.runs.links.link_draws import LinkDraws
+from dpscale.runs.links.measuring import LinkDraws
 from dpscale.runs.opening import open_part
 from tests.links.small import DOMAINS, make_frames, make_job, run_digests, table_section, write_job
 

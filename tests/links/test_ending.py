@@ -15,9 +15,9 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
 from dpscale.measurement.journal import StoredDraws
-from dpscale.runs import parts
+from dpscale.runs import runner as parts
 from dpscale.runs.links import link_part, together
-from dpscale.runs.links.link_draws import LinkDraws
+from dpscale.runs.links.measuring import LinkDraws
 from dpscale.runs.manifest import output_digest
 from dpscale.runs.opening import open_part
 from tests.links.small import make_job, write_job

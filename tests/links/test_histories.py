@@ -28,8 +28,8 @@ from dpscale.relational.history import (
     parent_counts,
     step_counts,
 )
-from dpscale.runs.links.history import in_order
 from dpscale.runs.links.link_data import read_links
+from dpscale.runs.links.table_writer import in_order
 from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
 

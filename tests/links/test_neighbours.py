@@ -25,7 +25,7 @@ from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degrees import GRID
 from dpscale.relational.features import BITS, Features, squared_distance
-from dpscale.runs.links import child_rows, link_data
+from dpscale.runs.links import link_data
 from tests.running import begin_linked
 
 PERSONS = 12
@@ -237,7 +237,7 @@ def test_planted_truncation_by_row_order_is_detected(tmp_path: Path, monkeypatch
                 stays[at] = seen[keys[at].tobytes()] <= 2 * bound
         return stays
 
-    for module in (link_data, child_rows):
+    for module in (link_data, link_data):
         monkeypatch.setattr(module, "at_most", take_first_of_both)
     with pytest.raises(AssertionError):
         test_no_neighbour_exceeds_sensitivity(tmp_path, 0, {})

@@ -29,11 +29,10 @@ from dpscale.relational import published
 from dpscale.relational.features import Side
 from dpscale.relational.published import Fit, Rounds, moved_entries
 from dpscale.relational.rounding import Cross
-from dpscale.runs.links import publishing
+from dpscale.runs.links import measuring
 from dpscale.runs.links.link_data import ExactLinks
-from dpscale.runs.links.link_draws import LinkDraws
+from dpscale.runs.links.measuring import LinkDraws, PublishedLoop
 from dpscale.runs.links.planning import overview
-from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
 from tests.links.small import make_job, run_digests, table_section, write_job
@@ -145,7 +144,7 @@ def test_rounds_cost_at_most_their_share(rounds: Rounds) -> None:
     amount = Fraction(7, 10)
     choice, noise = rounds.costs(amount)
     one = mu_of_exponential(float(epsilon_below(choice))) ** 2
-    draw = publishing.gaussian_draw(moved_entries(REPLACE), noise, 6, "")
+    draw = measuring.gaussian_draw(moved_entries(REPLACE), noise, 6, "")
     assert draw.lattice_variance >= moved_entries(REPLACE) * 6**2 / float(noise)
     assert rounds.rounds * rounds.each * (one + float(draw.cost)) <= float(amount) * (1 + 1e-9)
 
@@ -197,7 +196,7 @@ def test_run_resumes_after_interruption_in_round(tmp_path: Path) -> None:
     dp.run(path, tmp_path / "undisturbed")
     for file in tmp_path.glob("ledger.sqlite*"):
         file.unlink()
-    original, calls = publishing.draw_index, []
+    original, calls = measuring.draw_index, []
 
     def draw_or_stop(*arguments: Any) -> Any:
         calls.append(1)
@@ -206,7 +205,7 @@ def test_run_resumes_after_interruption_in_round(tmp_path: Path) -> None:
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publishing, "draw_index", draw_or_stop)
+        patch.setattr(measuring, "draw_index", draw_or_stop)
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 dp.run(path, tmp_path / "run")

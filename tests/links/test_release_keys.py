@@ -18,7 +18,7 @@ from dpscale.contributions.links import KeyPartition, with_key_ids
 from dpscale.domain import Domain
 from dpscale.privacy.streams import PublicStream
 from dpscale.records import Table
-from dpscale.runs.links.release_keys import distinct_ends
+from dpscale.runs.links.keys import distinct_ends
 from dpscale.runs.opening import open_run
 from tests.audit.small import write_selftest
 

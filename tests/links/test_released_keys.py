@@ -13,7 +13,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.runs.linked_tables import INDEX, LinkedTables
-from dpscale.runs.links.released_keys import KeyIndex, numbered_keys, released_ends
+from dpscale.runs.links.keys import KeyIndex, numbered_keys, released_ends
 from tests.links.shapes import SHAPES, make_frames, write_shape
 from tests.running import linked
 

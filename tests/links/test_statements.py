@@ -12,14 +12,15 @@ import pytest
 import dpscale as dp
 from dpscale.job import Job
 from dpscale.job.neighbours import describe_neighbours, neighbour_relation, refusals
+from dpscale.runs.linked_part import describe_rows
 from dpscale.runs.linked_tables import LinkedTables
-from dpscale.runs.links.report import ReleasedLink, write_report
-from dpscale.runs.links.row_limits import describe_rows
-from dpscale.runs.links.statements import (
+from dpscale.runs.links.report import (
+    ReleasedLink,
     describe_bound,
     describe_size,
     not_reproduced,
     reproduced,
+    write_report,
 )
 from tests.links.shapes import SHAPES, Frames, make_frames, write_shape
 from tests.running import link_values, linked

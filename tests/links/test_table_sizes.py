@@ -19,8 +19,8 @@ from dpscale.job.table_sizes import decreasing_sizes, least_rows
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import link_estimation
 from dpscale.relational.assignment import remove_loops
+from dpscale.runs import linked_part
 from dpscale.runs.charge import parts_of_entry
-from dpscale.runs.links import row_limits
 from dpscale.runs.stages.row_numbers import limited_rows
 from tests.links.shapes import SHAPES, Frames, assert_consistent, make_frames, write_shape
 from tests.running import linked
@@ -82,7 +82,7 @@ def test_more_children_than_places(tmp_path: Path, name: str) -> None:
 
 def test_unlimited_rows_leave_children_without_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: sizes are drawn apart."""
-    monkeypatch.setattr(row_limits, "row_limits", lambda run, name: {"least": 1 + 49 * (name == "card"), "most": None})
+    monkeypatch.setattr(linked_part, "row_limits", lambda run, name: {"least": 1 + 49 * (name == "card"), "most": None})
     path = run_shape(tmp_path, "one to one", {"root": 5, "card": 5}, 50.0, 1)
     with pytest.raises(AssertionError):
         assert_consistent(Job.read(path), synthetic(path))
@@ -175,7 +175,7 @@ def test_rows_of_a_run_without_limits_stay(tmp_path: Path) -> None:
     """A table's run of an earlier version has no limits, and its rows are sampled again identically."""
     path = run_shape(tmp_path, "one to one", {"root": 5, "card": 5}, 50.0, 1)
     run = linked(dp.run(path, tmp_path / "run").path)
-    limits, rows = run.tables["card"].manifest["row_limits"], row_limits.describe_rows(run.tables["root"])["rows"]
+    limits, rows = run.tables["card"].manifest["row_limits"], linked_part.describe_rows(run.tables["root"])["rows"]
     assert (limits["least"], limits["most"]) == (0, rows)
     assert limited_rows(run.tables["card"], 1e6) <= rows
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())

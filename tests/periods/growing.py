@@ -12,8 +12,7 @@ import pandas as pd
 
 import dpscale as dp
 from dpscale.privacy.draws import SMOOTHING
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import read_job
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.periods.growing import GrowingPart
 from tests.running import release_next
 

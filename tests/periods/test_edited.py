@@ -164,7 +164,7 @@ def test_weights_shrink_with_the_parts_of_numbers():
 
 def test_sums_that_could_exceed_a_word_are_refused(tmp_path, monkeypatch):
     write(tmp_path, {MONTHS[0]: pd.DataFrame({"a": [0, 1], "b": [0, 1]})})
-    monkeypatch.setattr("dpscale.runs.periods.period.MOST_SUM", 1 << 24)
+    monkeypatch.setattr("dpscale.runs.periods.stages.MOST_SUM", 1 << 24)
     with pytest.raises(DataError, match="64 bits"):
         release(make_job(tmp_path), tmp_path / "run", MONTHS[:1])
     assert start(make_job(tmp_path), tmp_path / "run").manifest["privacy"] is None

@@ -26,7 +26,7 @@ from dpscale.mechanisms.aim.decision import VERSION
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
 from dpscale.mechanisms.aim.setting import BatchedSchedule, Setting
 from dpscale.privacy.streams import seeded_secret
-from dpscale.runs import charge, parts, run as runs
+from dpscale.runs import charge, run as runs, runner as parts
 from dpscale.runs.opening import open_part
 from dpscale.runs.stages import measure
 from dpscale.workload.residual.axes import by_mass

@@ -19,7 +19,7 @@ from dpscale.job.neighbours import neighbour_relation
 from dpscale.ledger import Ledger
 from dpscale.records import ndjson, table as tables
 from dpscale.records.origin import Origin
-from dpscale.runs import one_table, run, source
+from dpscale.runs import run, source, table as one_table
 from dpscale.runs.links.link_data import read_links
 from tests.links.small import make_frames, make_job, write_job as write_link_job
 from tests.runs.small import DOMAIN, table, write_job

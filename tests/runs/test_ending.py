@@ -12,7 +12,7 @@ from dpscale.cli import driver
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement
-from dpscale.runs import charge, parts, run as runs
+from dpscale.runs import charge, run as runs, runner
 from dpscale.runs.opening import open_part
 from tests.audit.small import answers, measurements, write
 from tests.running import begin_table, end, run_stages
@@ -39,7 +39,7 @@ def interrupt_run(job, where, step):
     run = begin_table(Job.read(job), where)
     with pytest.MonkeyPatch.context() as patch:
         home, name, after = {"uncharged": (charge, "charge", 0), "amid": (measurement, "write_values", 2),
-                             "unpublished": (parts, "publish", 0)}[step]  # fmt: skip
+                             "unpublished": (runner, "publish", 0)}[step]  # fmt: skip
         real, calls = getattr(home, name), []
 
         def interrupt(*arguments, **options):

@@ -172,11 +172,11 @@ def test_frame_modified_between_passes_is_refused(tmp_path, monkeypatch):
 
 
 def test_run_on_frame_resumes_only_with_same_frame(tmp_path, monkeypatch):
-    from dpscale.runs import parts
+    from dpscale.runs import runner
     from dpscale.runs.stages import measure
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(runner, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     with pytest.raises(dp.DataError, match=r"data: none, but this run reads a data frame; .* pass it again"):

@@ -9,7 +9,7 @@ from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.runs import manifest, parts
+from dpscale.runs import manifest, runner
 from dpscale.runs.stages import reconstruct
 from tests.running import begin_table, run_stages
 from tests.runs.small import write_job
@@ -90,7 +90,7 @@ def test_missing_or_added_file_is_refused(place, change):
 def test_interrupted_stage_resumes_and_edited_plan_is_refused(place, monkeypatch):
     run = run_stages_before(place, "measure")
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(runner, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             run_stages(run, only="measure")
     path = first_output(run, "plan")

@@ -5,8 +5,7 @@ import json
 import pytest
 
 import dpscale as dp
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import open_run, read_job
+from dpscale.runs.opening import begin_run, open_run, read_job
 from tests.running import run_stages
 from tests.runs.small import table, write_job, write_table
 

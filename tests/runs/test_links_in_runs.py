@@ -195,7 +195,7 @@ def test_modules_of_runs_open_files_in_one_place():
     """Files of runs are opened and removed by `storage` alone, which refuses links."""
     root = Path(dp.__file__).parent
     allowed = {
-        "runs/create.py",
+        "runs/opening.py",
         "runs/stages/plan.py",
         "runs/manifest.py",
         "runs/runner.py",

@@ -17,8 +17,7 @@ from dpscale.privacy import gdp_mu
 from dpscale.privacy.conversion import epsilon_of_mu
 from dpscale.runs import earlier, refine
 from dpscale.runs.charge import ensure_noise_key
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import open_run, read_job
+from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.stages import measure
 from tests.audit.small import SIZES, frame, measurements, write, write_selftest
 from tests.links import small as links

@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.runs import parts
+from dpscale.runs import runner
 from dpscale.runs.opening import open_part
 from tests.audit.small import answers, measurements, write
 from tests.running import begin_table, run_stages
@@ -158,7 +158,7 @@ def test_older_run_without_data_layout_is_plain_repeat(tmp_path, finished_job):
 def test_changed_file_times_do_not_stop_resume(tmp_path, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(runner, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     change_time(tmp_path)
@@ -207,7 +207,7 @@ def test_repeated_fresh_after_stop_does_not_charge_twice(tmp_path, monkeypatch):
     job, run = write(tmp_path, engine=UNSEEDED), tmp_path / "run"
     dp.run(job, run)
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(runner, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         run_command(75, "run", job, "--run-dir", run, "--fresh")
     assert len(charged_releases(tmp_path)) == 2
     refused = run_command(2, "run", job, "--run-dir", run, "--fresh")

@@ -17,7 +17,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.cli import driver
 from dpscale.job import Job
-from dpscale.runs import create
+from dpscale.runs import opening
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.opening import open_part, open_run
 from dpscale.storage import lock
@@ -143,7 +143,7 @@ def test_creation_resumes_after_kill(place, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(create, "create", kill_creation)
+        patch.setattr(opening, "create", kill_creation)
         with pytest.raises(KeyboardInterrupt):
             begin_table(job, run)
     assert {"job.toml", "domain.toml"} < {one.name for one in run.iterdir()}
@@ -185,8 +185,8 @@ def test_draft_of_killed_process_is_removed_by_next_creation(place, monkeypatch)
     """Drafts of other run directories remain; their process may be alive."""
     job, run = Job.read(write_job(place)), place / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(create.os, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        patch.setattr(create.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(opening.os, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(opening.shutil, "rmtree", lambda *_, **__: None)
         for name in ("run", "other"):
             with pytest.raises(KeyboardInterrupt):
                 begin_table(job, place / name)

@@ -15,11 +15,10 @@ from dpscale.base.errors import BudgetError, DataError
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.ledger.rows import JobEntry
-from dpscale.runs.create import begin_run
-from dpscale.runs.one_table import OneTable
-from dpscale.runs.opening import read_job
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.run import Run
 from dpscale.runs.runner import check_repeat
+from dpscale.runs.table import OneTable
 from tests.ledger.test_book import gaussian
 from tests.running import begin_table
 
@@ -222,12 +221,12 @@ def test_changed_data_of_an_uncharged_run_name_no_fresh_release(project: Path, m
 
 def test_stopped_run_resumes_with_renamed_files(project: Path, monkeypatch) -> None:
     from dpscale.base.errors import TransientError
-    from dpscale.runs import parts
+    from dpscale.runs import runner
 
     job, folder = project / "job.toml", project / "runs/stopped"
     job.write_text(JOB.replace("epsilon = 1.0", "epsilon = 0.5"))
     with monkeypatch.context() as patched:
-        patched.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(TransientError("disk", "full", "", "")))
+        patched.setattr(runner, "publish", lambda *_: (_ for _ in ()).throw(TransientError("disk", "full", "", "")))
         with pytest.raises(TransientError):
             dp.run(job, folder)
     rename_files(project)
@@ -237,7 +236,7 @@ def test_stopped_run_resumes_with_renamed_files(project: Path, monkeypatch) -> N
 def test_run_of_an_earlier_version_is_opened_again(project: Path, monkeypatch) -> None:
     """Its digest has absolute paths, and its name on the ledger is the path."""
     from dpscale.job.digest import job_digest
-    from dpscale.runs.create import default_base
+    from dpscale.runs.opening import default_base
 
     old = project / "runs/first"
     manifest = json.loads((old / "manifest.json").read_text())
@@ -371,10 +370,10 @@ def test_growing_table_is_charged_once(tmp_path: Path) -> None:
 
 def test_planted_fault_of_the_comparison_is_seen(project: Path, monkeypatch) -> None:
     """With tags that ignore the content, a changed line would open the old release: the check of tags matters."""
-    from dpscale.runs import file_tags
+    from dpscale.runs import source
 
     change_line(project)
-    monkeypatch.setattr(file_tags, "_difference", lambda *_: "")
+    monkeypatch.setattr(source, "_difference", lambda *_: "")
     run: Run = begin_run(read_job(project / "job.toml"), project / "runs/first")
     assert check_repeat(run) is not None
 

@@ -15,7 +15,7 @@ from dpscale.__main__ import main
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.runs import one_table, run, source
+from dpscale.runs import run, source, table as one_table
 from dpscale.runs.runner import run_stage
 from dpscale.runs.stage import STAGES
 from tests.running import begin_table

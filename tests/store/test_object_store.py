@@ -23,9 +23,8 @@ from dpscale.cli import driver
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
-from dpscale.runs import charge, create as creation, parts
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import open_part, open_run
+from dpscale.runs import charge, opening as creation, runner
+from dpscale.runs.opening import begin_run, open_part, open_run
 from dpscale.storage import lock
 from dpscale.storage.files import create, listed, place, present, read_bytes, sizes, write_whole, writing
 from dpscale.storage.lock import locked
@@ -63,7 +62,7 @@ def test_run_in_store_has_bytes_of_run_in_directory(tmp_path, prefix, mechanism)
 def test_stopped_run_resumes_in_store(tmp_path, prefix, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(runner, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, prefix)
     assert place(prefix + "/secret.key").exists()

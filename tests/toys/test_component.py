@@ -15,7 +15,7 @@ from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs import parts
+from dpscale.runs import runner
 from dpscale.runs.charge import parts_of_entry
 from dpscale.runs.kinds import PARTS
 from dpscale.runs.opening import open_run
@@ -128,7 +128,7 @@ def test_interrupted_component_is_drawn_once(tmp_path, monkeypatch):
     path = write_shop(tmp_path)
     whole = dp.run(path, tmp_path / "whole").path
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", lambda run: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(runner, "publish", lambda run: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "again")
     assert charged(tmp_path)[0] == "released"  # the same seed: both runs have one release

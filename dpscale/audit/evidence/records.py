@@ -33,9 +33,8 @@ from dpscale.privacy.draws import GaussianDraw, LaplaceDraw, recounted
 from dpscale.privacy.selection import epsilon_below
 from dpscale.runs.periods.growing import FOLDER, GrowingPart
 from dpscale.runs.run import ENTRIES, DrawFacts, Journaled, Part, Run
-from dpscale.runs.statement import Facts
+from dpscale.runs.statement import ROWS, Facts, votes_on
 from dpscale.runs.table import SEARCH_FILE, TablePart
-from dpscale.runs.table_facts import ROWS, votes_on
 from dpscale.storage.files import listed, present
 from dpscale.storage.objects import slashed
 

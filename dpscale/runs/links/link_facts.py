@@ -25,8 +25,8 @@ from dpscale.privacy.protection import REPLACE
 from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.relational import assignment, published, rounding
 from dpscale.relational.features import BITS, Features
-from dpscale.runs.links.link_draws import ROUNDS, SUMS, LinkDraws
 from dpscale.runs.links.link_sampling import DRAWN
+from dpscale.runs.links.measuring import ROUNDS, SUMS, LinkDraws
 from dpscale.runs.run import DrawFacts, Journaled
 from dpscale.runs.statement import Facts, alternatives, bound_of
 from dpscale.storage.files import present, read_bytes

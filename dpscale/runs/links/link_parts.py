@@ -41,8 +41,8 @@ from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Features
 from dpscale.relational.rounding import ORDER
 from dpscale.runs.linked_tables import NO_DOMAIN, open_table
-from dpscale.runs.links.child_rows import ChildPolicy
 from dpscale.runs.links.link_data import (
+    ChildPolicy,
     ExactLinks,
     bounded_parents,
     check_families,

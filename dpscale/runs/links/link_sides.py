@@ -1,28 +1,45 @@
 """Rows at both ends of the links of a run, and the links that are sampled between them.
 
 Tables with few rows are in memory. Links of a child with many rows are drawn in blocks, from the profiles of the rows.
+
+*Rules across tables (`job.link_rules`).*
+Links are changed so that as many as possible satisfy the rules (`relational.link_rules`). Where no parent fits a child,
+the child's attribute gets another cell, at random by the frequency in its table, that satisfies the rules of the
+domain, those of this link and those of earlier links. Changed cells are written in place of those of the table's run.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import Integers, Integers32, ParallelMap
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Flags, Integers, Integers32, ParallelMap
+from dpscale.job import Job
+from dpscale.job.link_rules import LinkedRule
 from dpscale.job.sections import LinkSection
-from dpscale.relational.features import Side
+from dpscale.privacy.streams import PublicStream
+from dpscale.relational.features import Side, distinct
+from dpscale.relational.link_rules import PossibleLinks, check_size, repair_links
 from dpscale.runs.linked_tables import LinkedTables
-from dpscale.runs.links.link_blocks import BLOCK_ROWS, ParentFiles, sample_blocks
 from dpscale.runs.links.link_data import sizes, with_drawn
-from dpscale.runs.links.link_sampling import DRAWN, sample_links, synthetic_codes
+from dpscale.runs.links.link_sampling import (
+    BLOCK_ROWS,
+    DRAWN,
+    ParentFiles,
+    TableProfiles,
+    count_profiles,
+    sample_blocks,
+    sample_links,
+    synthetic_codes,
+)
 from dpscale.runs.links.measuring import MeasuredLinks, piece_of
 from dpscale.runs.links.public_tables import public_tables
-from dpscale.runs.links.rules import RuledRows
-from dpscale.runs.links.table_profiles import TableProfiles, count_profiles
 from dpscale.storage.files import present, read_text, reading, writing
 
 MOST_CELLS = 1 << 62  # of a table whose rows are numbered by their cells
@@ -172,3 +189,279 @@ class LinkSides:
 def _rows(run: LinkedTables, table: str) -> int:
     """Return the number of synthetic rows of a table."""
     return int(json.loads(read_text(run.tables[table].path / "synthetic" / "_rows.json"))["rows"])
+
+
+@dataclass(frozen=True)
+class _ChangingRow:
+    """Row of a child that changes for a link, with its parent; None stands for some parent."""
+
+    link: LinkSection
+    parent: int | None
+    child: int
+
+
+@dataclass(eq=False)
+class RuledRows:
+    """Rows of all tables, whose cells change where rules across tables require it.
+
+    Attributes
+    ----------
+    job : Job
+        With all cells known.
+    codes : callable
+        codes(table) returns the cells of a table's rows, which do not change.
+    current : dict of str to ndarray
+        By TABLE.ATTRIBUTE, cells of the attributes that rules read.
+    changed : dict of str to dict
+        By TABLE.ATTRIBUTE, new cells by row.
+    parents : dict of str to ndarray
+        By link with rules, the parent of every child, or −1.
+    frequencies : dict of (str, str) to ndarray
+        By table and attribute, numbers of rows of every cell.
+    kinds : dict of tuple of str to ndarray
+        By link and attributes, the distinct parents in these attributes.
+    """
+
+    job: Job
+    codes: Callable[[str], Integers32] = field(repr=False)
+    current: dict[str, Integers32] = field(default_factory=dict, repr=False)
+    changed: dict[str, dict[int, int]] = field(default_factory=dict)
+    parents: dict[str, Integers] = field(default_factory=dict)
+    frequencies: dict[tuple[str, str], Integers] = field(default_factory=dict, repr=False)
+    kinds: dict[tuple[str, ...], Integers32] = field(default_factory=dict, repr=False)
+
+    def apply(self, link: LinkSection, pairs: Integers, bound: int | None, release: str) -> Integers:
+        """Return the links, shape (m, 2), changed so that all satisfy the rules.
+
+        `unsolved` are the links for which no exchange of parents satisfies the rules.
+
+        Parameters
+        ----------
+        link : LinkSection
+        pairs : ndarray, shape (m, 2)
+        bound : int, optional
+            Maximum number of children of a parent.
+        release : str
+            Identifies the random numbers.
+        """
+        rules = self.job.linked_rules.get(link.called)
+        if not rules or not len(pairs):
+            return pairs
+        stream = PublicStream(release, f"rules of {link.called}")
+        self._prepare(link.child, pairs[:, 1], stream)
+
+        # exchange parents first; where that does not help, change cells of the child
+        repaired, unsolved = repair_links(pairs, self._possible(link, rules, bound), stream)
+        for place in unsolved.tolist():
+            parent, child = repaired[place]
+            self._change(link, int(child), int(parent), stream)
+
+        parent_of = np.full(len(self.codes(link.child)), -1, np.int64)
+        parent_of[repaired[:, 1]] = repaired[:, 0]
+        self.parents[link.called] = parent_of
+        return self._in_order(link, repaired)
+
+    def _prepare(self, table: str, children: Integers, stream: PublicStream) -> None:
+        """Change the cells of children that no parent fits in some link with rules.
+
+        `parents` has the links whose parents are fixed already. `possible` has a row for each kind of parent and a
+        column for each kind of child.
+        """
+        for link in self.job.link:
+            rules = self.job.linked_rules.get(link.called, ())
+            if link.child != table or not rules or link.called in self.parents:
+                continue
+            links = self._possible(link, list(rules), None)
+            fits = np.asarray(links.possible.any(axis=0))
+            for child in children[~fits[links.children[children]]].tolist():
+                self._change(link, child, None, stream)
+
+    def _in_order(self, link: LinkSection, pairs: Integers) -> Integers:
+        """Return links whose children are again grouped by parent and in order, if the link has one.
+
+        link.order begins with the attribute of the order; links with equal values stay in their order.
+        """
+        if not link.order:
+            return pairs
+        dates = self._cells(link.child, link.order[0])[pairs[:, 1]]
+        return pairs[np.lexsort((np.arange(len(pairs)), dates, pairs[:, 0]))]
+
+    def _cells(self, table: str, attribute: str) -> Integers32:
+        """Return the cells of an attribute with the changes so far, shape (rows,).
+
+        `current` has a copy of each attribute that is read, in which changes are made.
+        """
+        name = f"{table}.{attribute}"
+        if name not in self.current:
+            column = list(self.job.domains[table].names).index(attribute)
+            self.current[name] = self.codes(table)[:, column].copy()
+        return self.current[name]
+
+    def _possible(self, link: LinkSection, rules: list[LinkedRule], bound: int | None) -> PossibleLinks:
+        """Return classes of rows by the cells in the rules, and the possible links between classes.
+
+        `bound` is the most children of a parent, None without one. Rows with equal cells in the rules are one class.
+        """
+
+        def classes(table: str, names_of_rules: list[tuple[str, ...]]) -> tuple[list[str], Integers, Integers]:
+            """Return the attributes in rules, the cells of each class, and the class of each row."""
+            names = list(dict.fromkeys(name for attributes in names_of_rules for name in attributes))
+            domain = self.job.domains[table]
+            cells = np.stack([self._cells(table, name) for name in names], axis=1)
+            return names, *distinct(cells, [domain[name].size for name in names])
+
+        parent_names, parents, class_of_parent = classes(link.parent, [rule.parent for rule in rules])
+        child_names, children, class_of_child = classes(link.child, [rule.child for rule in rules])
+        check_size(len(parents), len(children))
+
+        # one column for each attribute over all pairs of classes, parents by children
+        columns = {}
+        for i, name in enumerate(parent_names):
+            columns[f"{link.parent}.{name}"] = np.repeat(parents[:, i], len(children))
+        for i, name in enumerate(child_names):
+            columns[f"{link.child}.{name}"] = np.tile(children[:, i], len(parents))
+        broken = _broken(rules, columns.__getitem__).reshape(len(parents), len(children))
+        return PossibleLinks(parents=class_of_parent, children=class_of_child, possible=~broken, bound=bound)
+
+    def _change(self, link: LinkSection, child: int, parent: int | None, stream: PublicStream) -> None:
+        """Change a cell of a child so that the parent fits it, or some parent if it is None.
+
+        If no single cell satisfies all rules, further cells of the row follow.
+        """
+        names = tuple(dict.fromkeys(rule.child[-1] for rule in self.job.linked_rules[link.called]))
+        changing = _ChangingRow(link, parent, child)
+        if any(self._set_allowed(changing, name, None, stream) for name in names) or self._follow(changing, stream):
+            return
+        raise PlanError("rule", f"rules that exclude a row of {link.child} with every value of"
+                        f" {link.parent}", "rules that allow some value", "state fewer rules")  # fmt: skip
+
+    def _follow(self, changing: _ChangingRow, stream: PublicStream) -> bool:
+        """Change one cell of a child after the other until all rules hold; return whether they do.
+
+        Each attribute changes at most once, and only one whose column no other attribute shares.
+
+        The last attribute of the first broken rule is tried first.
+        """
+        domain, changed = self.job.domains[changing.link.child], set[str]()
+        alone = {name for name in domain.names if not domain.is_shared(domain[name].column)}
+        broken = self._broken_names(changing)
+        while broken:
+            free = [name for names in broken for name in reversed(names) if name in alone - changed]
+            if not free:
+                return False
+            changed.add(free[0])
+            if not self._set_allowed(changing, free[0], changed, stream):
+                return False
+            broken = self._broken_names(changing)
+        return True
+
+    def _broken_names(self, changing: _ChangingRow) -> list[tuple[str, ...]]:
+        """Return the child's attributes of the rules that a row breaks, those across tables first.
+
+        A row of arrays of length 1 is checked, because rules apply to arrays.
+        """
+        table, row = changing.link.child, changing.child
+        cells = {name: self._cells(table, name)[row : row + 1].astype(np.int64)
+                 for name in self.job.domains[table].names}  # fmt: skip
+        linked = []
+        for link, rules in self._ruled(table):
+            for rule in rules:
+                if not self._fits(link, [rule], cells, self._known(changing, link))[0]:
+                    linked.append(rule.child)
+        return linked + [rule.names for rule in self.job.domains[table].rules if rule.broken(cells.__getitem__)[0]]
+
+    def _set_allowed(self, changing: _ChangingRow, name: str, changed: set[str] | None, stream: PublicStream) -> bool:
+        """Change a cell of a child to a possible one, by the frequency of cells; return whether there is one.
+
+        Rules over other attributes than those that are `changed` are left out, unless it is None.
+        """
+        table = changing.link.child
+        allowed = self._allowed(changing, name, changed)
+        if not allowed.any():
+            return False
+        weights = np.cumsum((self._frequency(table, name) + 1e-9) * allowed)  # cells that no row has are possible, too
+        cell = int(np.searchsorted(weights, float(stream.uniforms(1)[0]) * weights[-1], side="right"))
+        self._set(table, name, changing.child, min(cell, int(np.flatnonzero(allowed)[-1])))
+        return True
+
+    def _allowed(self, changing: _ChangingRow, name: str, changed: set[str] | None) -> Flags:
+        """Return a mask of the cells of a child's attribute that satisfy the rules, also those with its parents.
+
+        Rules over other attributes than those that are `changed` are left out, unless it is None.
+
+        `cells` has one row for each cell of the attribute, equal in all other attributes.
+        """
+        table = changing.link.child
+        domain = self.job.domains[table]
+        size = domain[name].size
+        cells = {other: np.full(size, self._cells(table, other)[changing.child]) for other in domain.names}
+        cells[name] = np.arange(size)
+        allowed = np.ones(size, np.bool_)
+        for rule in domain.rules:
+            if changed is None or changed.issuperset(rule.names):
+                allowed &= ~rule.broken(cells.__getitem__)
+        for link, rules in self._ruled(table):
+            applied = [rule for rule in rules if changed is None or changed.issuperset(rule.child)]
+            if applied:
+                allowed &= self._fits(link, applied, cells, self._known(changing, link))
+        return allowed
+
+    def _ruled(self, table: str) -> list[tuple[LinkSection, list[LinkedRule]]]:
+        """Return the links of a child's table with their rules, those without any left out."""
+        return [(link, rules) for link in self.job.link
+                if link.child == table and (rules := self.job.linked_rules.get(link.called))]  # fmt: skip
+
+    def _known(self, changing: _ChangingRow, link: LinkSection) -> int | None:
+        """Return the parent of a row that changes in a link; None if it has none yet."""
+        return changing.parent if link.called == changing.link.called else self._parent(link, changing.child)
+
+    def _fits(self, link: LinkSection, rules: list[LinkedRule], own: Mapping[str, Integers], parent: int | None
+              ) -> Flags:  # fmt: skip
+        """Return which rows of a child fit its parent in a link, or some parent if it is None.
+
+        Parameters
+        ----------
+        own : mapping of str to ndarray
+            Cells of the possible rows of the child by attribute, all of one length.
+        parent : int or None
+            Row of the parent.
+        """
+        names = list(dict.fromkeys(name for rule in rules for name in rule.parent))
+        cells = np.stack([self._cells(link.parent, name) for name in names], axis=1)
+        parent_cells = cells[parent : parent + 1] if parent is not None else self._kinds((link.called, *names), cells)
+        rows = len(next(iter(own.values())))
+        columns = {f"{link.child}.{name}": np.tile(values, len(parent_cells)) for name, values in own.items()}
+        columns |= {f"{link.parent}.{name}": np.repeat(parent_cells[:, i], rows) for i, name in enumerate(names)}
+        return np.asarray((~_broken(rules, columns.__getitem__)).reshape(len(parent_cells), rows).any(axis=0))
+
+    def _kinds(self, key: tuple[str, ...], cells: Integers32) -> Integers32:
+        """Return the distinct rows of a parent in some attributes, which the key names after the link."""
+        if key not in self.kinds:
+            self.kinds[key] = np.unique(cells, axis=0)
+        return self.kinds[key]
+
+    def _parent(self, link: LinkSection, child: int) -> int | None:
+        """Return the parent of a child in an earlier link with rules; None if it has none yet."""
+        known = self.parents.get(link.called)
+        return None if known is None or known[child] < 0 else int(known[child])
+
+    def _frequency(self, table: str, attribute: str) -> Integers:
+        """Return the number of rows of every cell before any change."""
+        if (table, attribute) not in self.frequencies:
+            cells, size = self._cells(table, attribute), self.job.domains[table][attribute].size
+            self.frequencies[table, attribute] = np.bincount(cells, minlength=size)
+        return self.frequencies[table, attribute]
+
+    def _set(self, table: str, attribute: str, row: int, cell: int) -> None:
+        self._cells(table, attribute)[row] = cell
+        self.changed.setdefault(f"{table}.{attribute}", {})[row] = cell
+
+    def changes(self, table: str) -> dict[str, Integers]:
+        """Return rows and new cells, shape (k, 2), by TABLE.ATTRIBUTE of a table."""
+        return {name: np.array(list(cells.items()), np.int64) for name, cells in self.changed.items()
+                if name.partition(".")[0] == table}  # fmt: skip
+
+
+def _broken(rules: list[LinkedRule], column: Callable[[str], Integers]) -> Flags:
+    """Return which of the rows with these cells violate a rule."""
+    return np.asarray(np.any([one.rule.broken(column) for one in rules], axis=0))

@@ -3,6 +3,15 @@
 Few links are pairs of rows in the driver's memory, many are parts that tasks read and sum. Sums are integers until the
 noise is added. The split of the budget between the sums is planned from public or released inputs only: the synthetic
 rows of the tables and the noisy number of links.
+
+*Draws of a link.*
+Each is a decision of the link's part and has a name. It is drawn once and stored.
+
+*Published loop.*
+Every selection is stored and recorded on the ledger before its noise is drawn. A selection uses exact counts: integer
+distances, the exponential mechanism and a keyed stream. The ledger first records the inputs of the selection (earlier
+rounds and the rows of both sides). The selection is stored in `round-NN.json`, and the ledger records its digest. A
+copy of the directory therefore cannot select or draw differently.
 """
 
 from __future__ import annotations
@@ -15,6 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +36,14 @@ from dpscale.job import Job
 from dpscale.job.allocation import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.sections import LinkSection
+from dpscale.measurement.adaptive import distance
+from dpscale.measurement.journal import Journal, StoredDraws
 from dpscale.measurement.measurement import draw_of_precision
-from dpscale.privacy.draws import GaussianDraw
+from dpscale.plans.measurement_plan import SCALE
+from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.secret import snapshot_tag
+from dpscale.privacy.selection import draw_index, scale_for
+from dpscale.privacy.streams import PublicStream, open_stream
 from dpscale.records.origin import fingerprints, joint_digest
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import (
@@ -41,23 +56,112 @@ from dpscale.relational.budget_shares import (
 )
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.history import NoisyHistory, parent_counts, step_counts
-from dpscale.relational.published import Fit, Rounds
+from dpscale.relational.published import Fit, Rounds, moved_entries, run_rounds
+from dpscale.relational.rounding import Cross
 from dpscale.runs.charge import is_charged, journal_of, release_of_entry
-from dpscale.runs.file_tags import check_same_files, record_tags
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
-from dpscale.runs.links.link_draws import ROUNDS, SUMS, LinkDraws, link_draws
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics, PartedLinks, number_of_parts, read_parts
-from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.runs.run import Part
-from dpscale.runs.source import check_rows_exist, is_open_to_no_rows
+from dpscale.runs.source import check_rows_exist, check_same_files, is_open_to_no_rows, record_tags
 from dpscale.storage.files import present, read_bytes, writing
 
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
+SUMS = ("u", "v", "both")
+ROUNDS = "rounds.json"  # number of rounds of a published loop that the job leaves open
+VERSION = 1  # of the mechanism in noise labels: another number gives other noise
+# draws of a link, and in the first measurement of a table, by their numbers
+NAMES = ("links", "degrees", "siblings", "steps", "histories", *SUMS, "rows", "ones")
+
 LEAST_LINKS = 2.0  # least number of links after noise
 SIDES = ("parent", "child")
+
+
+@dataclass(frozen=True, eq=False)
+class LinkDraws:
+    """Draws of a link, or of a table or a histogram of degrees in the first measurement.
+
+    Attributes
+    ----------
+    values : StoredDraws
+    name : str
+        Name in the labels of noise.
+    journal : Journal
+    secret : callable
+        secret() returns the noise key.
+    """
+
+    values: StoredDraws
+    name: str
+    journal: Journal = field(repr=False)
+    secret: Callable[[], bytes] = field(repr=False)
+
+    @property
+    def folder(self) -> Path:
+        return self.values.folder
+
+    @staticmethod
+    def number(name: str) -> int:
+        """Return the number of a draw: selections and values of the rounds of a published loop follow the others.
+
+        NAMES are the draws with a fixed number. "KIND-NUMBER" is a draw of a round: the selection of a round precedes
+        its values ("round").
+        """
+        if name in NAMES:
+            return NAMES.index(name)
+        kind, _, round_number = name.partition("-")
+        return len(NAMES) + 2 * int(round_number) + (kind == "round")
+
+    def has(self, name: str) -> bool:
+        """Return whether a draw is stored."""
+        return self.values.path(self.number(name)) is not None
+
+    def measured(self, name: str) -> Floats | None:
+        """Return the stored noisy sums in units of the query, or None if they are not measured yet."""
+        found = self.values.read(self.number(name))
+        return None if found is None else found[0]
+
+    def draw(
+        self,
+        name: str,
+        query: str,
+        draw: GaussianDraw,
+        counts: Callable[[], Integers],
+        content: Callable[[Callable[[], Integers]], Mapping[str, Any]],
+    ) -> Floats:
+        """Return noisy sums in units of the query, drawn once.
+
+        Parameters
+        ----------
+        name : str
+            Name of the draw.
+        query : str
+            Text that identifies the sums among those of the same name: a digest of the features that are summed.
+        draw : GaussianDraw
+        counts : callable
+            counts() returns the exact sums.
+        content : callable
+            Content of the decision, given `counts`.
+        """
+        request = draw, self.label(name, query, draw)
+        # one draw of several in general, hence lists of requests, of exact sums and of results
+        [noisy] = self.values.draw(self.journal, self.number(name), [request], lambda: [counts()], self.secret,
+                                   lambda exact: content(lambda: exact()[0]))  # fmt: skip
+        return noisy
+
+    def label(self, name: str, query: str, draw: GaussianDraw) -> dict[str, Any]:
+        """Return the fields of a noise label beside release and snapshot."""
+        identity = {"link": self.name, "sum": name, "asked": query}
+        noise = {**draw.noise_spec, "multiplier": str(draw.multiplier)}
+        return {"mechanism": f"links/{VERSION}", "round": 0, "query": identity, "noise": noise}
+
+
+def link_draws(run: LinkedTables, folder: Path, name: str, journal: Journal, release: str) -> LinkDraws:
+    """Return the draws in a folder under a release."""
+    head = {"release": release, "snapshot": str(run.manifest["snapshot"])}
+    return LinkDraws(values=StoredDraws(folder, head), name=name, journal=journal, secret=run.run.secret.read)
 
 
 @dataclass(frozen=True, eq=False)
@@ -444,3 +548,114 @@ def snapshot_of(run: LinkedTables, engine: Engine) -> str:
     record_tags(run, prints)
     run.run.update(snapshot=tag, data=run.layouts())
     return tag
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedLoop:
+    """Published loop for one link.
+
+    Attributes
+    ----------
+    draws : LinkDraws
+    rounds : Rounds
+    amount : Fraction
+        Squared μ.
+    relation : str
+    moved : int
+        Number of links that a neighbour changes.
+    exact : callable
+        exact() returns the entries of all cross marginals.
+    sign : callable
+        sign(records) returns the content of a decision with some records.
+    """
+
+    draws: LinkDraws
+    rounds: Rounds
+    amount: Fraction
+    relation: str
+    moved: int
+    exact: Callable[[], Integers] = field(repr=False)
+    sign: Callable[[list[str]], dict[str, Any]] = field(repr=False)
+
+    def run_rounds(self, fit: Fit) -> Floats:
+        """Return the fitted numbers b of links for every pair of profiles (distinct rows), shape (parents, children).
+
+        Each round selects the marginals that the estimates fit worst, measures them with noise, and fits b again.
+        """
+        cross = Cross.of(fit.u, fit.v, self.rounds.order)
+        return run_rounds(
+            fit,
+            self.rounds,
+            cross,
+            lambda number, estimates, left, count: self._chosen(cross, number, estimates, left, count),
+            lambda number, chosen: self._measured(cross, number, chosen),
+            PublicStream(str(self.draws.values.head["release"]), f"slices {self.draws.name}"),
+        )
+
+    def _chosen(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
+        """Return the marginals of round `number`: the stored ones, or `count` that are selected now and stored."""
+        path = self._stored_path(number)
+        if not present(path):
+            self.draws.journal.decide(self.draws.number(f"selection-{number:02d}"), self.sign([self._before(number)]))
+            drawn = self._drawn(cross, number, estimates, left, count)
+            with writing(path) as file:
+                file.write(json.dumps(drawn).encode())
+        return [int(k) for k in json.loads(read_bytes(path))]
+
+    def _drawn(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
+        """Return `count` marginals selected by successive exponential mechanisms among those that are `left`.
+
+        The score of a marginal is the distance of its exact entries from the estimated ones.
+
+        Marginals are chosen one after the other without replacement. The sensitivity of a distance is the number of
+        entries that one moved link changes, times the links that a neighbour moves.
+        """
+        exact = self.exact()
+        scores = {k: distance(exact[cross.entries(k)], estimates[cross.entries(k)]) for k in left}
+        of_selection, _ = self.rounds.costs(self.amount)
+        scale = scale_for(of_selection, SCALE * moved_entries(self.relation) * self.moved)
+        chosen: list[int] = []
+        for rank in range(count):
+            others = [k for k in left if k not in chosen]
+            stream = open_stream(self.draws.secret(), "selection", self._record(number, rank))
+            chosen.append(others[draw_index(stream, [scores[k] for k in others], scale)])
+        return chosen
+
+    def _record(self, number: int, rank: int) -> dict[str, object]:
+        return {**self.draws.values.head, "mechanism": "published/1", "link": self.draws.name, "round": number,
+                "rank": rank}  # fmt: skip
+
+    def _measured(self, cross: Cross, number: int, chosen: Sequence[int]) -> Floats:
+        """Return the noisy entries of the chosen marginals, at their places among the entries of all; others are 0.
+
+        `costs` divides the budget of a round between its selection and its noise.
+        """
+        name, noisy = f"round-{number:02d}", np.zeros(cross.size)
+        _, of_noise = self.rounds.costs(self.amount)
+        draw = gaussian_draw(moved_entries(self.relation), of_noise, self.moved, f"link {self.draws.name}")
+
+        def entries() -> Integers:
+            exact = self.exact()
+            return np.concatenate([exact[cross.entries(k)] for k in chosen])
+
+        selection = hashlib.sha256(read_bytes(self._stored_path(number))).hexdigest()
+        drawn = self.draws.draw(name, json.dumps(list(chosen)), draw, entries, lambda _: self.sign([selection]))
+        start = 0
+        for k in chosen:
+            place = cross.entries(k)
+            length = place.stop - place.start
+            noisy[place] = drawn[start : start + length]
+            start += length
+        return noisy
+
+    def _before(self, number: int) -> str:
+        """Return a digest of all earlier rounds, which determine the current estimates and the scores of this round."""
+        files = list[Path]()
+        for earlier in range(number):
+            values = self.draws.values.path(self.draws.number(f"round-{earlier:02d}"))
+            assert values is not None
+            files += [self._stored_path(earlier), values]
+        return hashlib.sha256(b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)).hexdigest()
+
+    def _stored_path(self, number: int) -> Path:
+        return self.draws.folder / f"round-{number:02d}.json"

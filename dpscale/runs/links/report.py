@@ -1,8 +1,16 @@
-"""Report of a run of several components: costs, tables, degrees and associations of links. It reads no record."""
+"""Report of a run of several components: costs, tables, joins, degrees and associations of links. It reads no record.
+
+*Sentences.*
+Each depends on the measurements of a link, or on the job.
+
+*Joins.*
+The section has base, bound, error and the share of rows that the bound cuts.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -13,28 +21,36 @@ import tomli_w
 
 from dpscale.answers.report.figures import Association, degree_shares, strongest_associations
 from dpscale.answers.report.page import Section, check_rendered, frame, redacted, render_sections
+from dpscale.answers.statistics import Estimate, TooFewRecords
+from dpscale.answers.unit_counts import CUT_JOIN, excess_of, share_beyond
 from dpscale.base.arrow import pq
 from dpscale.base.display import figure
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.counting.count import encode_batch
+from dpscale.job.allocation import LOSES
+from dpscale.job.join_job import cut_share
+from dpscale.job.joins import split_name
 from dpscale.job.neighbours import describe_neighbours, refusals
-from dpscale.job.sections import LinkSection
+from dpscale.job.sections import CUT, LinkSection
+from dpscale.job.table_sizes import required_links, stated_rows
 from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
+from dpscale.relational.assignment import MOST_WORDS
+from dpscale.relational.budget_shares import MOST_SIBLINGS
+from dpscale.relational.rounding import count_words
 from dpscale.runs.charge import ALLOCATION, SEARCHES, UNITS, parts_of_entry
+from dpscale.runs.estimates import estimates_of, number_of_rows
+from dpscale.runs.linked_part import describe_rows
 from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.links.keys import ReleasedEnds, files_of, released_ends
 from dpscale.runs.links.measuring import SIDES, piece_of, stored_draws
-from dpscale.runs.links.released_keys import ReleasedEnds, files_of, released_ends
-from dpscale.runs.links.statements import (
-    describe_allocation,
-    describe_bound,
-    describe_size,
-    not_reproduced,
-    reproduced,
-)
 from dpscale.runs.stages.report import remaining
-from dpscale.storage.files import present, read_bytes, write_whole
+from dpscale.storage.files import listed, present, read_bytes, write_whole
 
 COST = ("epsilon", "delta", "mu", "additive", "period")
+
+SURE, MANY = 2.0, 0.1  # standard errors, and the share of rows at the bound from which a warning is given
+
+CUT_LEVEL = 0.95  # confidence level of the share that a bound cuts
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +189,7 @@ TABLE = (
     Section("summary", "Summary", listed=False),
     Section("tables", "Tables"),
     Section("links", "Links"),
-    Section("joins", "Joins", module="dpscale.runs.joins.report"),
+    Section("joins", "Joins"),
     Section("cost", "How it was protected"),
     Section("limits", "What is not protected"),
     Section("read", "Read the answers", folded=True),
@@ -206,6 +222,7 @@ def write_report(run: LinkedTables) -> None:
         "risk": lambda: run.run.attack_risk,
         "refusals": lambda: refusals(run.job, run.neighbours),
         "links": lambda: [content | _shown(link) for link, content in zip(released, links, strict=True)],
+        "joins": lambda: [_join(run, name, one) for name, one in run.joins.items() if name != CUT_JOIN],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
     page, failed = render_sections(framed, SECTIONS.values(), values, "dpscale.runs.links", run)
@@ -290,3 +307,226 @@ def degree_plot(released: ReleasedLink) -> str:
     sides = [(name, degrees, noisy_shares, synthetic.astype(float)) for name, (degrees, noisy_shares), synthetic
              in zip(tables, measured, released.degrees, strict=False)]  # fmt: skip
     return degree_shares(sides)
+
+
+def reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
+    """Return the properties that the synthetic links reproduce, because they were measured.
+
+    Parameters
+    ----------
+    run : LinkedTables
+    link : LinkSection
+    rows : int
+        Number of synthetic rows of the parent and of the child.
+
+    Returns
+    -------
+    list of str
+    """
+    draws = stored_draws(run, link)
+    folder = draws.folder
+    found = []
+    if draws.has("degrees"):
+        sides = [link.parent] if link.via is None else list(dict.fromkeys((link.parent, link.child)))
+        found.append(f"the distribution of the number of links of a row of {' and of '.join(sides)}")
+    found += [f"the number of links by attributes of {table}" for table, name in _sides(link) if draws.has(name)]
+    if draws.has("both"):
+        found.append("which attributes of linked rows go together")
+    # rounds of a published mechanism, whose marginals are selected
+    if present(folder) and any(name.startswith("round-") for name in listed(folder)):
+        found.append("the selected counts over attributes of both ends")
+    if draws.has("siblings") and _fits(run, link, rows):
+        found.append(f"the similarity of rows of {link.child} with one parent")
+    if draws.has("steps"):
+        found.append(f"which rows of {link.child} follow each other by {link.order[0]}, and the span of those of a"
+                     f" row of {link.parent}")  # fmt: skip
+    counts = ", ".join(link.counts or ())
+    return found + ([f"the dependence on the number of links in {counts}"] if counts and found else [])
+
+
+def not_reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
+    """Return the properties that need not be reproduced, with reasons; the parameters are those of `reproduced`.
+
+    `piece` is the link with its part of the budget: `modelled` if it has a share, `bounded` if a parent's links are
+    limited. draws.has(name) states whether a draw was measured.
+    """
+    draws, lines = stored_draws(run, link), []
+    piece = piece_of(run, link)
+    if not piece.modelled:
+        return ["anything else, because no share of the budget would pay: links are random"]
+    if not draws.has("degrees"):
+        reason = f"rows of {link.parent} have no bound" if not piece.bounded else _unmeasured(link)
+        lines.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
+    if not draws.has("both") and link.mechanism != "published":
+        lines.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
+                     "than it removes error)")  # fmt: skip
+    # several children of a parent, which have an order or are alike
+    if link.via is None and link.kind != "one-to-one" and not (link.bound == 1 and piece.bounded):
+        if link.order:
+            lines += [] if draws.has("steps") else [f"the order of rows of {link.child}"]
+        elif not draws.has("siblings"):
+            lines.append(f"the similarity of rows of {link.child} with one parent ({_reason(run, link)})")
+        elif not _fits(run, link, rows):
+            lines.append(f"the similarity of rows of {link.child} with one parent (attributes of both tables may have "
+                         "too many combinations)")  # fmt: skip
+    return lines
+
+
+def _sides(link: LinkSection) -> list[tuple[str, str]]:
+    """Return each table whose attributes are summed over links, with the name of the sum."""
+    if link.parent == link.child or link.via is None:
+        return [(link.parent, "u")]  # a row of a child has one link
+    return [(link.parent, "u"), (link.child, "v")]
+
+
+def _reason(run: LinkedTables, link: LinkSection) -> str:
+    """Return why the similarity of siblings is not measured."""
+    if link.parent == link.child:
+        return "it is not measured within one table"
+    if not piece_of(run, link).bounded:
+        return f"rows of {link.parent} have no bound"
+    if link.bound > MOST_SIBLINGS:
+        return f"it is measured for at most {MOST_SIBLINGS} links of a row, and max_degree is {link.bound}"
+    return _unmeasured(link)
+
+
+def _unmeasured(link: LinkSection) -> str:
+    return 'mechanism = "published"' if link.mechanism == "published" else "it has no share of the budget"
+
+
+def _fits(run: LinkedTables, link: LinkSection, rows: int) -> bool:
+    """Return whether the cross marginals of any such rows fit, so that children are exchanged between parents."""
+    piece = piece_of(run, link)
+    sizes = piece.sizes(link.parent), piece.sizes(link.child)
+    return count_words(*sizes, min(rows, sum(map(math.prod, sizes)))) <= MOST_WORDS
+
+
+def describe_size(run: LinkedTables, name: str) -> str:
+    """Return why a private table has another number of rows than estimated; "" if it has not, or if it is stated.
+
+    The estimate is the noisy total of the table, rounded, and at least 1.
+    """
+    table = run.tables[name]
+    content = describe_rows(table)
+    rows, estimate = int(content["rows"]), max(1, round(content["total"]))
+    if rows == estimate or stated_rows(run.job, name):
+        return ""
+    text = f"{name} has {figure(rows)} rows, {{}} than the estimated {figure(estimate)}"
+    if rows > estimate:
+        return text.format("more") + ", because the rows of other tables in the job require them."
+    parents = " and ".join(f"{link.parent} (at most {link.bound} for each row)"
+                           for link in required_links(run.job, name) if link.parent != name)  # fmt: skip
+    return text.format("fewer") + f", because every row needs a row of {parents}."
+
+
+def describe_bound(run: LinkedTables, link: LinkSection, rows: int) -> dict[str, Any] | None:
+    """Return how many of a parent's `rows` have as many links as the bound permits, from the released histogram.
+
+    Parameters
+    ----------
+    run : LinkedTables
+    link : LinkSection
+    rows : int
+        Number of synthetic rows of the parent.
+
+    Returns
+    -------
+    dict, optional
+        `rows`, `share` and `error`: the noisy number, its share and the share's standard error; `sure` and `warn`:
+        whether the share is above 0, and is large, by more than its error. None if nothing is cut or measured.
+    """
+    noisy, piece = stored_draws(run, link).measured("degrees"), piece_of(run, link)
+    if noisy is None or run.neighbours.replaces or link.bound == 1:
+        return None
+    below = float(noisy[len(piece.places[0]) - 1])
+    share, error = 1 - below / max(rows, 1), math.sqrt(piece.degrees_draw().lattice_variance) / max(rows, 1)
+    clipped = min(max(share, 0.0), 1.0)  # noise may lead out of the range
+    least_share = share - SURE * error
+    return {
+        "rows": clipped * rows,
+        "share": clipped,
+        "error": error,
+        "sure": least_share > 0,
+        "warn": least_share > MANY,
+    }
+
+
+LITTLE, MUCH = 0.97, 0.1  # expected error relative to random links, and share of cut links, for a warning
+LEAST_CUT = 0.01  # share of cut links that is stated
+
+
+def describe_allocation(run: LinkedTables, link: LinkSection, expected: float | None) -> list[dict[str, Any]]:
+    """Return sentences on the division of the budget for a link, each with whether it is a warning.
+
+    Parameters
+    ----------
+    run : LinkedTables
+    link : LinkSection
+    expected : float or None
+        Expected error of the link relative to random links by the plan of its measurement.
+    """
+    lines, name = [], link.called
+    content = run.allocated_or_none
+    if content:
+        error, random = content["errors"][name], content["random_links"][name]
+        source = "the first measurement" if content["measured"] else "usual numbers of rows"
+        text = (f"By {source}, the expected total variation of marginals over both ends of {name} is"
+                f" {figure(error)}; that of random links between tables with equal shares of the budget is"
+                f" {figure(random)}.")  # fmt: skip
+        # a warning if random links are expected to be nearer
+        lines.append({"text": text, "warn": error > random})
+        if (cut := content.get("cut", {}).get(name)) is not None and cut >= LEAST_CUT:
+            bound = "was chosen from this measurement" if name in content.get("bounds", {}) else "is that of the job"
+            lines.append({"text": f"About {100 * cut:.0f} % of the links of {name} in the data are beyond the bound of"
+                          f" {link.bound}, which {bound}, and were not counted.", "warn": cut > MUCH})  # fmt: skip
+    if expected is not None and expected > 1 and link.mechanism == "published":
+        text = f"By the noise of its marginals, {LOSES}: {name} has {figure(expected)} times their expected error."
+        lines.append({"text": text, "warn": True})
+    elif expected is not None and expected > LITTLE:
+        lines.append({"text": f"The share of {name} is too small for a signal: its links are hardly better than random"
+                      " ones.", "warn": True})  # fmt: skip
+    return lines
+
+
+def _join(run: LinkedTables, name: str, part: Any) -> dict[str, Any]:
+    """Return the row of a join in the table of joins.
+
+    Returns
+    -------
+    dict
+        name, base, tables; share of the budget; bound: rows of a unit; sets: their number; rows and error: estimated
+        number of rows and its standard error; cut: share beyond the bound, or None; parents: for counted children the
+        number of parents with more than the bound, and its standard error.
+    """
+    join, estimates = run.job.joined[name], estimates_of(part)
+    rows, error = number_of_rows(estimates)
+    tables = dict.fromkeys(split_name(name)[0] for name in part.domain.axis_names)
+    beyond_bound = [name for name in part.domain.names if split_name(name)[1] == CUT and join.counted]
+    return {
+        "name": name,
+        "base": join.base,
+        "tables": ", ".join(tables),
+        "share": run.job.shares[f"joins.{name}"] * (1 - cut_share(run.job, run.neighbours, name)),
+        "bound": part.job.data.max_rows_per_unit or 1,
+        "rows": rows,
+        "error": error,
+        "sets": len(part.workload.sets),
+        "cut": _cut_share(run, name, (rows, error)),
+        # cell 1 of such an attribute counts the parents with more children than the bound
+        "parents": [(name, *estimates.answer([name], np.array([0.0, 1.0]))) for name in beyond_bound],
+    }
+
+
+def _cut_share(run: LinkedTables, name: str, rows: tuple[float, float]) -> Estimate | None:
+    """Return the share of the rows that is cut and its interval; None if it was not measured or has no interval.
+
+    `rows` is the number of rows of the join with its standard error. CUT_JOIN measures the excess: the rows beyond the
+    bound of a unit.
+    """
+    excess = excess_of(estimates_of(run.joins[CUT_JOIN]), name) if CUT_JOIN in run.joins else None
+    if excess is None or np.isnan(rows[0]):
+        return None
+    try:
+        return share_beyond(excess, rows, CUT_LEVEL)
+    except TooFewRecords:
+        return None

@@ -15,13 +15,12 @@ from dpscale.runs.links.first_measurement import (
     division_journal,
     job_of_public_cells,
 )
-from dpscale.runs.links.link_draws import SUMS
 from dpscale.runs.links.link_facts import SENSITIVITY, draw_name
 from dpscale.runs.links.link_part import LinkPart
-from dpscale.runs.links.measuring import check_tables_have_rows, close_all, read_all
+from dpscale.runs.links.link_sampling import remove_profiles
+from dpscale.runs.links.measuring import SUMS, check_tables_have_rows, close_all, read_all
 from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.links.report import write_report
-from dpscale.runs.links.table_profiles import remove_profiles
 from dpscale.runs.links.table_writer import write_tables
 from dpscale.runs.run import ENTRIES, DrawFacts, Journaled, Part
 from dpscale.storage.files import present, write_whole

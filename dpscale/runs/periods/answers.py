@@ -1,9 +1,19 @@
-"""Answers of one kind at one period: combinations of the values of the periods up to it.
+"""Answers of a growing table by period, and its synthetic rows: new rows for each period, beside earlier ones.
 
-The values Σ_s c_s y_s of all blocks are estimates of K Σ_s w_s x_s (`plans.time_plan`) with |c|² times the noise
-variance of one period. That is a release of one table with the same plan and a smaller budget, so reconstruction,
-answers and synthetic rows are those of any run. Values are written in the units of the draws at that budget. Nothing is
-drawn and no record is read.
+*Answers of one kind at one period.*
+They are combinations of the values of the periods up to it. The values Σ_s c_s y_s of all blocks are estimates of K Σ_s
+w_s x_s (`plans.time_plan`) with |c|² times the noise variance of one period. That is a release of one table with the
+same plan and a smaller budget, so reconstruction, answers and synthetic rows are those of any run. Values are written
+in the units of the draws at that budget. Nothing is drawn and no record is read.
+
+*Rows.*
+The rows up to a period are those of its cumulative answers, and published rows never change. So the new rows of period
+t are drawn from estimates of the records up to t less the rows up to t − 1:
+
+    values = Σ_s c_s y_s − K n,  c for cumulative answers, n the counts of the rows of earlier periods.
+
+Sampling errors of earlier periods are corrected by later rows. Without cumulative answers, and with sums of numbers,
+the new rows are drawn from the answers of the period alone. Rows of a kind of answers are the new rows of its periods.
 """
 
 from __future__ import annotations
@@ -14,12 +24,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.arrow import pa
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats, Integers, Integers32
+from dpscale.counting.count import ExactMarginal
+from dpscale.measurement.measurement import block_product, project
 from dpscale.measurement.value_files import Labelled, Span, file_name, write_values
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import (
@@ -29,21 +42,30 @@ from dpscale.plans.measurement_plan import (
     MeasurementRequests,
     as_requests,
 )
-from dpscale.plans.time_plan import CUMULATIVE
+from dpscale.plans.time_plan import CUMULATIVE, PERIOD
 from dpscale.privacy.accounting import LAPLACE
+from dpscale.runs.estimates import model_folder, open_sampler
 from dpscale.runs.opening import open_part
-from dpscale.runs.periods.continuation import EarlierValues, read_earlier
-from dpscale.runs.periods.growing import FOLDER, ROWS, GrowingPart
+from dpscale.runs.periods.growing import FOLDER, ROWS, EarlierValues, GrowingPart, read_earlier
 from dpscale.runs.stage import STAGES, Stage
+from dpscale.runs.stages import synthesize
 from dpscale.runs.table import TablePart
-from dpscale.storage.files import create, read_text
+from dpscale.storage.files import create, read_text, reading, writing
+from dpscale.synthesis.draw import split_rows
 
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
 ANSWER_STAGES: dict[str, Stage] = {
-    "measure": replace(STAGES["measure"], needs=(), spends=False, module="dpscale.runs.periods.answers"),
+    "measure": replace(
+        STAGES["measure"], needs=(), spends=False, module="dpscale.runs.periods.answers:combine_answers"
+    ),
     "reconstruct": replace(STAGES["reconstruct"], needs=("measure",)),
+}
+COUNTS = "row-counts.npy"
+ROW_STAGES: dict[str, Stage] = {
+    "measure": ANSWER_STAGES["measure"],
+    "synthesize": replace(STAGES["synthesize"], needs=("measure",), module="dpscale.runs.periods.answers:draw_rows"),
 }
 
 
@@ -155,7 +177,7 @@ class AnswersPart(TablePart):
         return read(files, self.row_reader)
 
 
-def perform(run: AnswersPart, engine: Engine) -> None:
+def combine_answers(run: AnswersPart, engine: Engine) -> None:
     """Combine the values of the periods, one task for each file."""
     store, items = run.measurements, []
     for decision in run.decisions:
@@ -234,3 +256,93 @@ def _labelled(
         scale = requests[index].draw.multiplier / drawn[index].draw.multiplier
         scaled = values[bounds[index] : bounds[index + 1]] * scale
         yield requests.text(index), run.shifted(requests[index], scaled)
+
+
+class RowsPart(AnswersPart):
+    """Part of the new rows of a period."""
+
+    has_rows = True
+    stages = ROW_STAGES
+
+    def __init__(self, stream: GrowingPart, number: int, kind: str) -> None:
+        """Take the answers from which rows are drawn: running ones if there are any, else those of the period."""
+        super().__init__(stream, number, kind)
+        kinds = stream.kinds
+        if CUMULATIVE in kinds and not stream.workload.numbers:
+            self.kind = CUMULATIVE
+        else:
+            self.kind = PERIOD if PERIOD in kinds else kinds[0]
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether rows of earlier periods are subtracted."""
+        return self.kind == CUMULATIVE and self.number > 0
+
+    @property
+    def counts_path(self) -> Path:
+        """File with the counts of the rows up to the period."""
+        return self.path / COUNTS
+
+    @cached_property
+    def earlier_counts(self) -> Callable[[AttributeSet], Integers]:
+        """Function from a counted set to the counts of the rows of earlier periods."""
+        before = self.stream.part_at(f"{FOLDER}/{self.stream.labels[self.number - 1]}/{ROWS}")
+        with reading(before.path / COUNTS) as file:
+            flat = np.load(file, allow_pickle=False)
+        return self.reader(flat)
+
+    def reader(self, flat: Integers) -> Callable[[AttributeSet], Integers]:
+        """Return the function from a counted set to its counts, a view of a flat array of all counts."""
+        sets = self.measurement_plan.counted_sets
+        ends = np.cumsum([0, *self.domain.cells_each(sets)])
+        numbers = {names: place for place, names in enumerate(sets)}
+
+        def counts(names: AttributeSet) -> Integers:
+            place = numbers[names]
+            return np.asarray(flat[ends[place] : ends[place + 1]].reshape(self.domain.shape(names)))
+
+        return counts
+
+    def shifted(self, request: MeasurementRequest, values: Floats) -> Floats:
+        """Return the values of a request less those of the rows of earlier periods."""
+        if not self.is_shifted:
+            return values
+        names = request.source
+        own = project(ExactMarginal(names, self.earlier_counts(names)), request.block)
+        product = block_product(request.block, request.coarsened(own.counts))
+        return np.asarray(values - float(request.draw.multiplier) * product.reshape(-1))
+
+
+def draw_rows(run: RowsPart, engine: Engine) -> None:
+    """Draw the new rows and write the counts of all rows up to the period.
+
+    `is_shifted` states that earlier rows exist, whose counts are added.
+    """
+    synthesize.perform(run, engine)
+    description = json.loads(read_text(run.path / "synthetic" / synthesize.INDEX))
+    _, sampler = open_sampler(str(run.path), str(model_folder(run)), description["method"])
+    parts = split_rows(description["rows"], description["parts"])
+    sets, columns = run.measurement_plan.counted_sets, {name: place for place, name in enumerate(sampler.names)}
+    if run.workload.numbers:  # their rows are drawn without earlier ones
+        return
+    flat = np.zeros(sum(run.domain.cells_each(sets)), np.int64)
+    counts = run.reader(flat)
+    for part in parts:
+        _count(counts, sets, columns, synthesize.drawn_rows(run, sampler, part))
+    if run.is_shifted:
+        before = run.earlier_counts
+        for names in sets:
+            counts(names)[...] += before(names)
+    with writing(run.counts_path) as file:
+        np.save(file, flat, allow_pickle=False)
+
+
+def _count(counts: Callable[[AttributeSet], Integers], sets: Any, columns: dict[str, int], rows: Integers32) -> None:
+    """Add rows to the counts of the sets."""
+    for names in sets:
+        table = counts(names)
+        if not names:
+            table[...] += len(rows)
+            continue
+        cells = np.ravel_multi_index(tuple(rows[:, columns[name]] for name in names), table.shape)
+        table.reshape(-1)[...] += np.bincount(cells, minlength=table.size)

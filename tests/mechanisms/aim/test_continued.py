@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dpscale.mechanisms.aim.continued import common_refinement, lift_residual
-from dpscale.runs.create import begin_run
-from dpscale.runs.opening import read_job
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.refine import plan_refinement, start_refinement
 from dpscale.workload.residual import center
 from dpscale.workload.residual.axes import Groups, coarsened, every_cell

@@ -1,4 +1,7 @@
-"""Run of a join: the run of its base table, whose partitions return the columns of the other tables."""
+"""Run of a join: the run of its base table, whose partitions return the columns of the other tables.
+
+There is a run for each join of the job under `joins/`. Rows are looked up while they are counted.
+"""
 
 from __future__ import annotations
 
