@@ -34,8 +34,7 @@ import numpy as np
 
 import dpscale as dp
 from dpscale.answers.regression.design import Design, read_design
-from dpscale.answers.regression.fit import RegressionFit, fit_regression
-from dpscale.answers.regression.result import RegressionResult
+from dpscale.answers.regression.fit import RegressionFit, RegressionResult, fit_regression
 from dpscale.answers.regression.scores import LinearScore
 from dpscale.counting.count import ExactMarginal
 from dpscale.domain import Domain

@@ -9,13 +9,12 @@ from dpscale.base import VERSION
 
 if TYPE_CHECKING:
     from dpscale import privacy
-    from dpscale.answers.regression.result import RegressionResult
+    from dpscale.answers.regression.fit import RegressionResult
     from dpscale.answers.statistics import Estimate
     from dpscale.api.planning import ReleasePlan, plan
-    from dpscale.api.public import refine, run
+    from dpscale.api.public import refine, run, sql, table
     from dpscale.api.release import Release
     from dpscale.api.session import Session
-    from dpscale.api.sql import sql, table
     from dpscale.api.synthesizer import Synthesizer
     from dpscale.base.errors import (
         BudgetError,
@@ -52,7 +51,7 @@ _HOMES = {
     "Ledger": "dpscale.ledger.book:PublicLedger",
     "Plan": "dpscale.plans.plan",
     "PlanError": "dpscale.base.errors",
-    "RegressionResult": "dpscale.answers.regression.result",
+    "RegressionResult": "dpscale.answers.regression.fit",
     "Release": "dpscale.api.release",
     "ReportError": "dpscale.base.errors",
     "Synthesizer": "dpscale.api.synthesizer",
@@ -70,8 +69,8 @@ _HOMES = {
     "Session": "dpscale.api.session",
     "Sketch": "dpscale.records.sketch",
     "sketch_domain": "dpscale.records.sketch",
-    "sql": "dpscale.api.sql",
-    "table": "dpscale.api.sql",
+    "sql": "dpscale.api.public",
+    "table": "dpscale.api.public",
 }
 
 __all__ = [

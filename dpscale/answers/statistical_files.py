@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers.published_numbers import COLUMNS, UNRELIABLE, label_column
+from dpscale.answers.published_values import COLUMNS, UNRELIABLE, label_column
 from dpscale.base.arrow import pa, pc, without_dictionaries
 from dpscale.storage.files import write_whole
 

@@ -25,7 +25,7 @@ from dpscale.base.display import figure, glance, safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.job import Job, TableJob, job_content
-from dpscale.job.structure import with_structures
+from dpscale.job.job import with_structures
 from dpscale.mechanisms import DEFAULT, plan as plan_workload
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
@@ -163,7 +163,7 @@ class ReleasePlan:
         """
         import pandas as pd
 
-        from dpscale.answers.regression.expected import expected_widths
+        from dpscale.answers.regression.fit import expected_widths
 
         estimates = self._forecast.estimates_of_guess(rows, shares or {})
         if estimates is None:

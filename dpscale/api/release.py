@@ -7,8 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpscale.answers.conditionals import conditional
-from dpscale.answers.statistics import Estimate
+from dpscale.answers.statistics import Estimate, conditional
 from dpscale.answers.tables import Answered, checked_names
 from dpscale.answers.unit_counts import in_order
 from dpscale.api.answers import (
@@ -20,8 +19,7 @@ from dpscale.api.answers import (
     named_attributes,
     read_rows,
 )
-from dpscale.api.conclusions import ReleaseConclusions
-from dpscale.api.statistics import ReleaseStatistics
+from dpscale.api.statistics import ReleaseConclusions, ReleaseStatistics
 from dpscale.base.arrow import pa, pq
 from dpscale.base.display import nearest
 from dpscale.base.errors import DomainError, JobError, PlanError

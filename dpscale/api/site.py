@@ -10,12 +10,11 @@ from typing import Any
 
 from dpscale.answers.findings import findings
 from dpscale.answers.publish import DESCRIPTION, chosen, publication_notes, publish
-from dpscale.answers.published_statements import StatementRows, flag_rows
+from dpscale.answers.published_values import StatementRows, flag_rows
 from dpscale.answers.report.page import public_name
-from dpscale.answers.site.addresses import address_of_name
 from dpscale.answers.site.editions import AttributePage, Edition, attribute_pages, publications
 from dpscale.answers.site.pages import Site, check_place
-from dpscale.answers.site.sheets import MOST_SHOWN, Sheet, SheetGroup, sheets, statement_sheet
+from dpscale.answers.site.sheets import MOST_SHOWN, Sheet, SheetGroup, address_of_name, sheets, statement_sheet
 from dpscale.answers.tables import Answered
 from dpscale.answers.unit_counts import CUT_JOIN
 from dpscale.api.release import Release

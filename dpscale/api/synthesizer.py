@@ -11,7 +11,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dpscale.answers.conditionals import evidence_of
+from dpscale.answers.statistics import evidence_of
 from dpscale.api.answers import frame_type
 from dpscale.api.planning import ReleasePlan, plan
 from dpscale.api.public import run

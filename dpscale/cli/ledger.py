@@ -113,7 +113,7 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
 
     `_line` returns a labelled line, or none for an empty text.
 
-    `dataset` is the statement of the ledger (`ledger.reader.statement`). Entries that older ledgers lack are left out.
+    `dataset` is the statement of the ledger (`ledger.book.statement`). Entries that older ledgers lack are left out.
     """
     return [
         f"dataset {name}: {_in_words(dataset)}",

@@ -2,10 +2,25 @@
 
 A job of one table may have the short form, with `[data]` and further sections (docs/jobs.md). It is rewritten to
 `[tables.data]` when it is read (`forms.py`).
+
+*Checks.*
+Sections of a job of several tables are checked against each other: searches, counted links, public tables.
+
+*Public files of Bayesian networks.*
+They become the families of their networks when the job is read. The content of a job, its digest and its runs therefore
+have the structure itself: another file of the same structure is the same job, and a changed structure is another job.
+Probabilities and states of a file are not used.
+
+*Digest.*
+By it the ledger refuses a second release of the same job. The digest of version 2 has the paths of a job relative to
+its folder, that of version 1 has them absolute. Both have the names and the form that jobs had when version 2 began, so
+that no released job gets another digest.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,17 +30,26 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr, ValidationError
 
 from dpscale.base.display import display_path, nearest, safe_repr
-from dpscale.base.errors import JobError
+from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
-from dpscale.job.data import Places, below, default_dataset, files_of, key_columns, places_of
-from dpscale.job.forms import ONLY, SEVERAL, check_sections, from_short, job_sentence, to_short, with_budget
+from dpscale.job.data import Places, below, default_dataset, files_of, identity_of, key_columns, mapped, places_of
+from dpscale.job.forms import (
+    ONLY,
+    SEVERAL,
+    check_sections,
+    from_short,
+    job_sentence,
+    to_short,
+    with_budget,
+    without_budget,
+)
 from dpscale.job.joins import Join, resolve_joins
 from dpscale.job.link_rules import LinkedRule, linked_rules
-from dpscale.job.protected_unit import check_columns, check_distinct, check_formats, check_keys
-from dpscale.job.search_budget import budget_with_delta, table_deltas
+from dpscale.job.protected_unit import check_columns, check_distinct, check_formats, check_keys, has_bounded_parents
 from dpscale.job.sections import (
+    LIMITS,
     AboutTable,
     BudgetTable,
     EngineSettings,
@@ -38,17 +62,26 @@ from dpscale.job.sections import (
     SynthesizeTable,
     TableSection,
     TableShares,
+    TablesOfJob,
 )
 from dpscale.job.selects import with_selects
-from dpscale.job.structure import with_structures
-from dpscale.job.table_checks import check_counts, check_history, check_order, check_references, check_searches
-from dpscale.job.table_job import TableJob
+from dpscale.job.table_job import SHARE, TableJob, budget_with_delta, table_deltas
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget
-from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
+from dpscale.relational.rounding import marginal_cells
+from dpscale.storage.files import is_local, is_path, place, read_bytes, read_text, toml_fault
 from dpscale.storage.objects import is_url, located
+from dpscale.workload.sql.selection import read_names
 
 LEAST_PRIVATE = 1e-9  # smaller remainders of the budget, and excesses of the sum of shares, are due to rounding
+
+MECHANISM, PRIOR, SUFFIX = "mechanism", "prior", ".bif"
+
+MOST_CELLS = 1 << 27  # of all cross marginals of a published loop: 1 GiB
+
+DIGEST_VERSION = 2  # of new releases
+FORMER_NAMES = {"allow_weak_privacy": "careless"}  # keys of [privacy]
+EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}  # of [reconstruct], also of a job that omits them
 
 
 class Job(Settings):
@@ -399,3 +432,218 @@ def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
             "job", f"{display_path(path)} is not TOML{toml_fault(error, path)}", "a job file", "fix the syntax"
         ) from None
     return content, (path.resolve() if is_local(path) else path).parent
+
+
+def with_structures(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the content of a job with families in place of network files; relative paths start at `folder`.
+
+    Raises
+    ------
+    JobError
+        If a file cannot be read, or pgmpy is missing.
+    """
+    read = dict(content)
+    for key, value in content.items():
+        if not isinstance(value, Mapping):
+            continue
+        read[key] = with_structures(value, folder)
+        prior = value.get(PRIOR)
+        if key == MECHANISM and isinstance(prior, str):
+            read[key][PRIOR] = families_of_file(located(folder, prior))
+    return read
+
+
+def families_of_file(file: str) -> list[list[str]]:
+    """Return the families of a network file: every variable with its parents, in the order of the file.
+
+    Raises
+    ------
+    JobError
+        If the file cannot be read, or pgmpy is missing.
+    """
+    if not file.endswith(SUFFIX):
+        raise _unreadable(file, f"a file that does not end in {SUFFIX}")
+    try:
+        text = read_bytes(place(file, PRIOR)).decode()
+    except (OSError, UnicodeDecodeError, DpscaleError) as error:
+        raise _unreadable(file, f"a file that cannot be read ({type(error).__name__})") from None
+    try:
+        from pgmpy.readwrite import BIFReader
+    except ImportError:
+        raise JobError(f"{MECHANISM}.{PRIOR}", "pgmpy is not installed", "pgmpy 1.0 or later, or a list of families",
+                       "pip install 'dpscale[graphical]'") from None  # fmt: skip
+    try:
+        read = BIFReader(string=text)
+        families = [[name, *read.variable_parents[name]] for name in read.variable_names]
+    except Exception as error:  # the parser has no error class of its own
+        raise _unreadable(file, f"a file that pgmpy does not read ({type(error).__name__})") from None
+    if not families:
+        raise _unreadable(file, "a file without a variable")
+    return families
+
+
+def _unreadable(file: str, got: str) -> JobError:
+    return JobError(f"{MECHANISM}.{PRIOR}", f"{Path(file).name}: {got}", "a network in the Bayesian Interchange Format",
+                    "check the file")  # fmt: skip
+
+
+def check_searches(job: TablesOfJob) -> None:
+    """Raise JobError for cells that no budget finds, or that could leave a link without a row at its end.
+
+    A search by values uses an additive delta and may miss a rare value, whose records are then dropped if `outside` is
+    "drop".
+    """
+    for name, domain in job.declared.items():
+        if job.tables[name].public and domain.searches:
+            raise JobError(f"tables.{name}.domain", f"cells of {domain.searches[0].name} that are not public, in a"
+                           " public table", "public cells, because a public table has no budget for a search",
+                           "state the cells, or make the table private")  # fmt: skip
+    _ = job.total_budget  # refuses additive deltas that do not fit the job
+    for link in job.link:
+        ends = [link.parent, *([link.child] if link.via else [])]
+        names = list[str]()  # attributes of which some values may not be found, so that their rows are dropped
+        for end in ends:
+            for searched in job.declared[end].searches if end in job.tables else ():
+                if searched.search and searched.search.uses_delta and searched.outside == "drop":
+                    names.append(searched.name)
+        if names and link.dangling != "drop":
+            raise JobError(f"link {link.called}: dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
+                           " is not found are dropped", '"drop"', "set it, or other = true in the domain"
+                           " file")  # fmt: skip
+
+
+def check_counts(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:
+    """Raise JobError unless counted links precede this link and have one of its tables as parent."""
+    field, by_name, counts = f"link {link.called}", {other.called: other for other in job.link}, link.counts or []
+    for name in counts:
+        if name not in before:
+            raise JobError(f"{field}: counts", f"{name!r}", "names of earlier links",
+                           nearest(name, before) if before else "remove it")  # fmt: skip
+    for name in counts:
+        if by_name[name].parent not in (link.parent, link.child):
+            raise JobError(f"{field}: counts", f"{name!r}, links of {by_name[name].parent}",
+                           f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
+
+
+def check_order(job: TablesOfJob, link: LinkSection) -> None:
+    """Raise JobError for marginals of more attributes than both tables have, or of more cells than memory permits.
+
+    `u` and `v` are the sizes of the attributes of both ends; the degree counts attributes of both ends and of counts.
+    """
+    if link.mechanism != "published":
+        return
+    field, order = f"link {link.called}: degree", link.loop.order
+    ends = (job.declared[name] for name in (link.parent, link.child))
+    u, v = ([domain[name].size for name in domain.names] for domain in ends)
+    largest = len(u) + len(v) + len(link.counts or [])
+    if link.degree is not None and order > largest:
+        raise JobError(field, f"{order}, but the tables have {largest} attributes", f"from 2 to {largest}", "lower it")
+    cells = sum(marginal_cells(u, v, order))
+    if cells > MOST_CELLS:
+        raise JobError(field, f"{order}, whose marginals have {cells:,} cells", f"at most {MOST_CELLS:,}", "lower it")
+
+
+def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:
+    """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents.
+
+    `before` has the names of the links before this one, whose parents are known when the history is drawn.
+
+    A history is the sequence of a parent's children in an order (`order_by`). Its model needs public cells of the
+    order's attribute, and parents that are units or below, so that a bound limits how many children one unit adds.
+    """
+    field, names = f"link {link.called}", job.declared[link.child].names
+    if link.order and link.order[0] not in names:
+        raise JobError(f"{field}: order_by", f"{link.order[0]!r}", f"an attribute of {link.child}: {', '.join(names)}",
+                       nearest(link.order[0], list(names)))  # fmt: skip
+    if link.order and job.declared[link.child][link.order[0]].search is not None:
+        raise JobError(f"{field}: order_by", f"{link.order[0]!r}, whose cells are not public", "public cells",
+                       "state its cells in the domain file")  # fmt: skip
+    if link.order and not has_bounded_parents(job, link):
+        raise JobError(f"{field}: order_by", f"children of {link.parent}, whose rows have no bound", "a parent whose"
+                       " rows belong to units", "set it for the link by which rows belong to their unit")  # fmt: skip
+
+    by_name = {section.called: section for section in job.link}
+    # further parents of a child, as attributes of the history: each child needs one, and it must be public
+    for name in link.parents or []:
+        if name not in before:
+            raise JobError(f"{field}: parents", f"{name!r}", "names of earlier links",
+                           nearest(name, before) if before else "remove it")  # fmt: skip
+        other = by_name[name]
+        if other.child != link.child or other.via or has_bounded_parents(job, other):
+            raise JobError(f"{field}: parents", f"{name!r}, a link of {other.parent} and {other.child}",
+                           f"links of {link.child} to a public or side table", "remove it")  # fmt: skip
+        if (other.nulls, other.dangling) != ("reject", "reject"):
+            raise JobError(f"{field}: parents", f"{name!r}, whose rows may lack a parent",
+                           'nulls and dangling "reject"', "set them, or remove it")  # fmt: skip
+
+
+def check_references(job: TablesOfJob) -> None:
+    """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
+    for link in job.foreign_keys[len(job.link) :]:
+        changed: dict[str, object] = {name: getattr(link, name) for name in ("max_degree", "counts", "loops")}
+        changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
+        for name, value in changed.items():
+            if value is not None:
+                raise JobError(f"link {link.called}: {name}", f"{value!r} between two public tables",
+                               "rows that are released unchanged", "remove it")  # fmt: skip
+
+
+def check_whole_rows(job: TablesOfJob) -> None:
+    """Raise JobError for a linked table whose workload leaves out an attribute: links are between whole rows.
+
+    A part with a degree, or without stated sets and statements, has every attribute.
+    """
+    linked = {end for link in job.link for end in (link.parent, link.child)}
+    for name in linked.intersection(job.tables):
+        parts = [part for part in job.tables[name].workload or () if part.counts_rows]
+        # nothing is counted, or everything is
+        if not parts or any(part.degree or (part.attributes is None and not part.statements) for part in parts):
+            continue
+        requested = set[str]()
+        for part in parts:
+            for names in part.attributes or ():
+                requested.update(names)
+            for statement in part.statements:
+                requested.update(read_names(statement, job.declared[name]))
+        missing = [attribute for attribute in job.declared[name].names if attribute not in requested]
+        if missing:
+            raise JobError(f"tables.{name}.workload", f"no set with {missing[0]!r}",
+                           "every attribute and level in a set, because links are between whole rows",
+                           f'add a set with it, for example [["{missing[0]}"]] of family "marginal"')  # fmt: skip
+
+
+def former_content(job: Job) -> dict[str, Any]:
+    """Return the content of a job as it was when version 2 of the digest began, without words for readers."""
+    content = without_budget(job.to_dict(), [one.called for one in job.link])
+    content.pop("about", None)
+    return content
+
+
+def job_digest(job: Job, domain: Domain | None = None, version: int = DIGEST_VERSION) -> str:
+    """Return the SHA-256 that identifies a job: of its settings, without scheduler and limits, and of its domains.
+
+    `former_content` is the content in the sections of earlier versions, because digests of released jobs must stay.
+    Settings that do not change the release, such as limits of the engine, are left out.
+
+    Parameters
+    ----------
+    job : Job
+    domain : Domain, optional
+        Domain of the only table, whose digest also leaves out settings that may change without cost.
+    version : int
+    """
+    content = former_content(job)
+    content["privacy"] = {FORMER_NAMES.get(key, key): value for key, value in content["privacy"].items()}
+    content["privacy"].pop("analyst", None)  # two analysts do not release one job twice
+    for setting in LIMITS:
+        content["engine"].pop(setting, None)
+    if domain is not None:
+        content.pop("synthesize", None)
+        content.get("time", {}).pop("changed", None)  # may be accepted later, for a legal erasure
+        content["reconstruct"] = EXPLICIT_DEFAULTS | content["reconstruct"]
+        if "discover" in content:
+            content["discover"] = {"share": SHARE} | content["discover"]
+
+    stated = identity_of(content, job.places) if version > 1 else mapped(content, job.former)
+    domains = [declared.digest for declared in job.declared.values()] if domain is None else domain.digest
+    return hashlib.sha256(json.dumps([stated, domains], sort_keys=True).encode()).hexdigest()

@@ -27,14 +27,13 @@ from dpscale.job.forms import ONLY
 from dpscale.job.job import Job
 from dpscale.job.joins import split_name
 from dpscale.job.protected_unit import links_above, private_tables, root_table
-from dpscale.job.search_budget import SHARE, step_delta
 from dpscale.job.sections import (
     LinkSection,
     Privacy,
     TableSection,
     TableShares,
 )
-from dpscale.job.table_job import TableJob
+from dpscale.job.table_job import SHARE, TableJob, step_delta
 from dpscale.job.table_sizes import check_stated_rows
 from dpscale.privacy.protection import REPLACE, Protection
 from dpscale.workload import MARGINAL

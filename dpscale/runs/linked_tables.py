@@ -34,11 +34,10 @@ from dpscale.job.allocation import (
     with_bounds,
     with_shares,
 )
-from dpscale.job.digest import job_digest
+from dpscale.job.job import check_whole_rows, job_digest
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.sections import SynthesizeTable, TableSection
-from dpscale.job.table_checks import check_whole_rows
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, Stamps, differing, layout, stamps

@@ -18,7 +18,7 @@ from dpscale.contributions.links import with_key_ids
 from dpscale.domain import Domain
 from dpscale.engine.counting import FACTOR, largest_task
 from dpscale.job import TableJob
-from dpscale.job.digest import DIGEST_VERSION
+from dpscale.job.job import DIGEST_VERSION
 from dpscale.job.sections import SynthesizeTable
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import is_address, standing

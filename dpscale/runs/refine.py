@@ -17,7 +17,7 @@ from dpscale.base.errors import DataError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.data import place_entries
-from dpscale.job.digest import DIGEST_VERSION, job_digest
+from dpscale.job.job import DIGEST_VERSION, job_digest
 from dpscale.mechanisms.contract import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan, as_requests
 from dpscale.privacy.accounting import LAPLACE

@@ -25,7 +25,7 @@ from dpscale.domain import Domain
 from dpscale.domain.public_totals import condition_of
 from dpscale.job import Job
 from dpscale.job.data import place_entries
-from dpscale.job.digest import DIGEST_VERSION, job_digest
+from dpscale.job.job import DIGEST_VERSION, job_digest
 from dpscale.ledger.rows import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk

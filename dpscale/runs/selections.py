@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers.published_statements import StatementRows
+from dpscale.answers.published_values import StatementRows
 from dpscale.answers.ratios import Figures
 from dpscale.answers.selections import selection_table, shown_rows
 from dpscale.answers.tables import Answered

@@ -22,7 +22,7 @@ import tomli_w
 from dpscale.answers.report.page import redacted
 from dpscale.contributions.joins import REACH
 from dpscale.domain.number import TOTAL, Number
-from dpscale.job.digest import former_content
+from dpscale.job.job import former_content
 from dpscale.plans.factor_fields import packed
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE

@@ -26,9 +26,9 @@ from dpscale.contributions.units import Bound
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Attribute, Domain
 from dpscale.job import Job, TableJob
-from dpscale.job.digest import job_digest
-from dpscale.job.search_budget import SHARE
+from dpscale.job.job import job_digest
 from dpscale.job.sections import SynthesizeTable, TableSection
+from dpscale.job.table_job import SHARE
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan

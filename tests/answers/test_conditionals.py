@@ -70,11 +70,11 @@ def test_refusals_are_one_sentence(released):
 
 
 def test_values_without_estimated_records_and_large_sets_are_refused(released, monkeypatch):
-    from dpscale.answers import conditionals
+    from dpscale.answers import statistics
 
-    monkeypatch.setattr(conditionals, "_counts", lambda *_: np.array([-1.0, 0.0]))
+    monkeypatch.setattr(statistics, "_counts", lambda *_: np.array([-1.0, 0.0]))
     with pytest.raises(dp.PlanError, match=r"given: a = .*, with no estimated record; expected labels of estimated"):
         released.conditional("b", given={"a": released.domain["a"].labels[0]})
-    monkeypatch.setattr(conditionals, "MOST_CELLS", 2)
+    monkeypatch.setattr(statistics, "MOST_CELLS", 2)
     with pytest.raises(dp.PlanError, match=r"attributes: \d+ cells; expected at most 2; use fewer attributes"):
         released.conditional("b", given={"a": released.domain["a"].labels[0]})

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpscale.__main__ import main
-from dpscale.answers.croissant import CONFORMS, describe
+from dpscale.answers.publish import CONFORMS, describe
 from tests.audit.small import write
 
 

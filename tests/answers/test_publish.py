@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpscale.answers import controlled_rounding
+from dpscale.answers import whole_tables
 from dpscale.answers.publish import chosen, publish
 from dpscale.answers.tables import Answered
 from dpscale.domain import Domain
@@ -85,9 +85,9 @@ def test_published_cells_are_fitted_values_rounded_down_or_up(seed, total):
     names, estimate, allowed = ("a", "b"), rng.normal(3, 4, (3, 4)), np.ones((3, 4), bool)
     rows = rng.multinomial(total, np.full(3, 1 / 3))
     columns = rng.multinomial(total, np.full(4, 1 / 4))
-    found = controlled_rounding.adjust_to_constraints(estimate, names, {("a",): rows, ("b",): columns}, allowed)
+    found = whole_tables.adjust_to_constraints(estimate, names, {("a",): rows, ("b",): columns}, allowed)
     margins = [(np.repeat(np.arange(3), 4), rows), (np.tile(np.arange(4), 3), columns)]
-    fitted = controlled_rounding.proportional(estimate, margins, allowed)
+    fitted = whole_tables.proportional(estimate, margins, allowed)
     there = max(np.abs(fitted.sum(axis=1) - rows).max(), np.abs(fitted.sum(axis=0) - columns).max()) < 1e-6
     assert np.abs(found - fitted).max() < (1 if there else 2)
     assert found.sum(axis=1).tolist() == rows.tolist()
@@ -107,7 +107,7 @@ def test_infeasible_margins_leave_table_out():
     allowed = np.array([[True, False], [True, True]])
     rows, columns = np.array([5, 0]), np.array([0, 5])  # all records would have to be in an impossible cell
     assert (
-        controlled_rounding.adjust_to_constraints(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, allowed)
+        whole_tables.adjust_to_constraints(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, allowed)
         is None
     )
 

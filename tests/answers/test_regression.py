@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 
-from dpscale.answers.regression import fit, result
+from dpscale.answers.regression import fit
 from dpscale.answers.regression.design import formula_names, read_design
-from dpscale.answers.regression.expected import expected_widths
-from dpscale.answers.regression.result import regression
+from dpscale.answers.regression.fit import expected_widths, regression
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import DpscaleError
 from dpscale.domain import Domain
@@ -111,7 +110,7 @@ def count_cover(case, scale, runs, seed, shrink=1.0):
 def test_intervals_cover_and_those_of_halved_errors_do_not(monkeypatch, case, draws):
     """The planted fault halves the standard errors of the release."""
     scale, runs = draws
-    monkeypatch.setattr(result, "read_design", lru_cache(result.read_design))  # the same in all runs
+    monkeypatch.setattr(fit, "read_design", lru_cache(fit.read_design))  # the same in all runs
     told, covered = count_cover(case, scale, runs, 1)
     assert told > 0.4
     assert 0.88 <= covered <= 0.995

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.answers.publish import chosen, finished_tables, publish
-from dpscale.answers.site.addresses import address_of_name, address_of_names, address_of_title
 from dpscale.answers.site.pages import EMBEDDED
+from dpscale.answers.site.sheets import address_of_name, address_of_names, address_of_title
 from dpscale.ledger import Ledger
 from tests.links.small import write_job as write_shop
 from tests.periods.growing import MONTHS, frames, make_job as make_growing, write as write_months

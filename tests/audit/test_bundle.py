@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence import bundle, envelope, recompute, sensitivities
+from dpscale.audit.evidence.bundle import Records
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.audit.evidence.envelope import signer
-from dpscale.audit.evidence.records import Records
 from dpscale.base.errors import JobError
 from dpscale.plans import factor_fields
 from dpscale.privacy.conversion import epsilon_of_mu

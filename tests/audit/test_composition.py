@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.audit.noise_and_stability import MECHANISMS
+from dpscale.audit.selftest import MECHANISMS
 from dpscale.ledger import Ledger
 from dpscale.runs.opening import open_part
 from tests.answered import plant

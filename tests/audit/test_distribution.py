@@ -13,8 +13,18 @@ import pytest
 from scipy import stats
 
 import dpscale as dp
-from dpscale.audit.noise_and_stability import MECHANISMS, applied, case_of, faults, low_bits_p, scale_p, shape_p
-from dpscale.audit.selftest import noise_of, noise_on_floats, noise_scaled
+from dpscale.audit.selftest import (
+    MECHANISMS,
+    applied,
+    case_of,
+    faults,
+    low_bits_p,
+    noise_of,
+    noise_on_floats,
+    noise_scaled,
+    scale_p,
+    shape_p,
+)
 from dpscale.counting.count import count_marginals
 from dpscale.records import Table
 from tests.audit.small import write

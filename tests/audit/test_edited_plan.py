@@ -12,7 +12,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.job import Job
-from dpscale.job.digest import job_digest
+from dpscale.job.job import job_digest
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
 from dpscale.runs import run as runs, runner

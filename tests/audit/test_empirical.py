@@ -10,13 +10,14 @@ Pearson). The seeds are fixed. The long form has 30,000 releases and also detect
 import numpy as np
 import pytest
 
-from dpscale.audit.noise_and_stability import MECHANISMS, case_of
 from dpscale.audit.selftest import (
+    MECHANISMS,
     NEEDED,
     PLANTED,
     PURE,
     WEAKER,
     attack,
+    case_of,
     clopper_pearson,
     noise_scaled,
     selftest,

@@ -13,14 +13,15 @@ import pandas as pd
 import pytest
 
 from dpscale import Domain, Table
-from dpscale.audit.noise_and_stability import (
+from dpscale.audit.selftest import (
     MECHANISMS,
     case_of,
     distance,
+    domain_of_the_data,
+    sensitivity_off,
     small_table,
     worst_record,
 )
-from dpscale.audit.selftest import domain_of_the_data, sensitivity_off
 from dpscale.counting.count import Layout, count
 from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.schedulers import resolve

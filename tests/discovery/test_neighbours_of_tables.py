@@ -238,7 +238,7 @@ def test_additive_delta_of_replaced_rows_is_that_of_two_steps(tmp_path):
 
 @pytest.mark.parametrize(("squared_mu", "steps"), list(product([1e-6, 0.3, 4.0, 100.0], [1, 2, 4])))
 def test_delta_of_a_step_is_the_largest_that_fits(squared_mu, steps):
-    from dpscale.job.search_budget import step_delta
+    from dpscale.job.table_job import step_delta
 
     own = step_delta(1e-6, squared_mu, steps)
     grown = [Cost(gaussian=squared_mu, delta=one).for_group(steps).delta for one in (own, own * 1.001)]

@@ -13,7 +13,7 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.job import Job
-from dpscale.job.search_budget import COUNTING_SHARE, SHARE
+from dpscale.job.table_job import COUNTING_SHARE, SHARE
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.reconstruction.base import PlanEvidence

@@ -12,7 +12,7 @@ from dpscale.answers.words import titles_of, words_of
 from dpscale.base.errors import DomainError
 from dpscale.domain import Domain
 from dpscale.job import Job
-from dpscale.job.digest import job_digest
+from dpscale.job.job import job_digest
 from tests.runs.small import DOMAIN, job, table, write_table
 
 WORDS = {

@@ -5,7 +5,7 @@ import pytest
 
 from dpscale import JobError
 from dpscale.engine.configuration import configured
-from dpscale.job.digest import job_digest
+from dpscale.job.job import job_digest
 from dpscale.job.sections import EngineSettings
 from dpscale.runs.opening import read_job
 from tests.runs.small import table, write_job, write_table

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from dpscale.ledger import reader as reader  # it takes a function by name, and must not take a replaced one
 from dpscale.mechanisms.aim import decision
 from dpscale.optimize import time_strategy
 from dpscale.privacy import conversion, draws, noise, streams

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpscale.answers.publish import publish
-from dpscale.answers.published_trees import CONTRADICTION, TableLattice
 from dpscale.answers.tables import Answered
+from dpscale.answers.whole_tables import CONTRADICTION, TableLattice
 from dpscale.domain import Domain
 from dpscale.domain.rules import possible
 from dpscale.optimize.nonnegative_counts import Grids, Lines

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.answers import publish as publishing, published_trees
+from dpscale.answers import publish as publishing, whole_tables
 from dpscale.answers.publish import chosen, publish, write_published
 from tests.hierarchies.test_publish import list_faults
 
@@ -91,15 +91,15 @@ def test_estimates_without_trees_add_up(tmp_path, sections):
 def test_omitted_sets_have_reasons(run, tmp_path, monkeypatch):
     answered, domain = run.answered, run.domain
     sets = [domain.ordered(names) for names in (["country", "place"], ["place", "sex"], ["country", "sex"])]
-    monkeypatch.setattr(published_trees, "MOST_TREE_CELLS", 25)
+    monkeypatch.setattr(whole_tables, "MOST_TREE_CELLS", 25)
     published = publish(answered, sets)
     assert set(published.tables) == set(sets[1:])
     assert published.left_out[sets[0]].endswith("publish place, which determines it")
-    monkeypatch.setattr(published_trees, "MOST_TREE_CELLS", 15)
+    monkeypatch.setattr(whole_tables, "MOST_TREE_CELLS", 15)
     published = publish(answered, [sets[1], domain.ordered(("region", "sex")), ("place",)])
     assert published.left_out[sets[1]] == "it has more than 15 cells"
-    monkeypatch.setattr(published_trees, "MOST_TREE_CELLS", 10**6)
-    monkeypatch.setattr(published_trees, "MOST_SIDE", 1)
+    monkeypatch.setattr(whole_tables, "MOST_TREE_CELLS", 10**6)
+    monkeypatch.setattr(whole_tables, "MOST_SIDE", 1)
     published = publish(answered, [sets[1], ("place",)])
     assert set(published.tables) == {("place",)}
     assert "of which it consists" in published.left_out[sets[1]]
@@ -112,7 +112,7 @@ def test_sums_of_a_set_that_is_left_out_are_published(run, monkeypatch):
     """Region × sex is the sum of place × sex; if that has no table, it is made by itself."""
     answered, domain = run.answered, run.domain
     sets = [domain.ordered(names) for names in WORKLOAD]
-    monkeypatch.setattr(published_trees, "MOST_TREE_CELLS", 18)
+    monkeypatch.setattr(whole_tables, "MOST_TREE_CELLS", 18)
     published = publish(answered, sets)
     assert domain.ordered(("place", "sex")) in published.left_out
     assert list_faults(domain, published) == []
@@ -123,7 +123,7 @@ def test_set_that_was_not_measured_is_left_out(tmp_path):
     release = write_run(tmp_path, [["country", "sex"], ["region"]])
     sets = [release.domain.ordered(names) for names in (["place"], ["region", "sex"], ["region"])]
     published = publish(release.answered, sets)
-    assert published.left_out == dict.fromkeys(sets[:2], published_trees.UNDETERMINED)
+    assert published.left_out == dict.fromkeys(sets[:2], whole_tables.UNDETERMINED)
     assert set(published.tables) == {("region",)}
 
 

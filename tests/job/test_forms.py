@@ -4,8 +4,8 @@ import pytest
 
 import dpscale as dp
 from dpscale.job import Job
-from dpscale.job.digest import former_content
 from dpscale.job.forms import with_budget
+from dpscale.job.job import former_content
 
 SHORT = {
     "data": {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 2},

@@ -19,7 +19,7 @@ import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.cli.plan import overview_text
-from dpscale.job import Job, table_checks
+from dpscale.job import Job, job
 from dpscale.measurement.journal import Journal, StoredDraws
 from dpscale.privacy.conversion import mu_of_exponential
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
@@ -315,7 +315,7 @@ def test_wrong_options_of_rounds_are_refused(tmp_path: Path, link: int, more: di
 
 
 def test_marginals_of_too_many_cells_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_checks, "MOST_CELLS", 50)
+    monkeypatch.setattr(job, "MOST_CELLS", 50)
     with pytest.raises(dp.JobError, match="degree: 3, whose marginals have 76 cells"):
         Job.read(write_job(tmp_path, link=[published_links()[1]]))
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import Job
-from dpscale.job.digest import job_digest
+from dpscale.job.job import job_digest
 from dpscale.job.neighbours import table_jobs
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost

@@ -235,7 +235,7 @@ def test_stopped_run_resumes_with_renamed_files(project: Path, monkeypatch) -> N
 
 def test_run_of_an_earlier_version_is_opened_again(project: Path, monkeypatch) -> None:
     """Its digest has absolute paths, and its name on the ledger is the path."""
-    from dpscale.job.digest import job_digest
+    from dpscale.job.job import job_digest
     from dpscale.runs.opening import default_base
 
     old = project / "runs/first"

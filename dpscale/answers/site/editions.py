@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpscale.answers.publish import ABOUT
-from dpscale.answers.site.addresses import address_of_name, address_of_title
-from dpscale.answers.site.sheets import Sheet, SheetGroup
+from dpscale.answers.site.sheets import Sheet, SheetGroup, address_of_name, address_of_title
 from dpscale.answers.tables import texts
 from dpscale.answers.words import title_of, words_of
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from dpscale.answers.publish import DOWNLOADS, write_tables
 from dpscale.answers.report.page import compile_template, shared_file
-from dpscale.answers.site.addresses import relative
 from dpscale.answers.site.editions import AttributePage, Edition, Publication
+from dpscale.answers.site.sheets import relative
 from dpscale.base.errors import JobError
 from dpscale.storage.files import write_whole
 

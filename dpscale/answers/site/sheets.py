@@ -1,11 +1,23 @@
-"""Sheets: the published tables of a release as the pages of a site show them.
+"""Sheets: the published tables of a release as the pages of a site show them, with pictures and permanent addresses.
 
 A sheet has the numbers and flags of `dpscale.answers.publish`. The tables of a growing release are those of its periods
 below each other, the latest first on the page, with a column for the period.
+
+*Pictures.*
+They are a cross table of two attributes, and lines over the periods of a growing release.
+
+*Addresses of pages.*
+They are made from titles and names alone. They consist of a to z, digits, `_`, `.`, `-` between names and `~` between
+other parts, so that every file system and browser accepts them. A name with other characters gets the first digits of
+its hash, so that different names have different addresses, also where a file system ignores upper case.
 """
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +25,10 @@ from typing import Any
 import numpy as np
 
 from dpscale.answers.publish import DOWNLOADS, FORMATS, FinishedTable, Published, dimensions_of, finished_tables
-from dpscale.answers.published_numbers import COLUMNS, label_column
-from dpscale.answers.report.charts import Tick, statistic
-from dpscale.answers.site.addresses import address_of_name, address_of_names
-from dpscale.answers.site.pictures import SheetLabels, cross_table, series_plot
+from dpscale.answers.published_values import COLUMNS, label_column
+from dpscale.answers.report.charts import COLOURS, PlotAxis, Series, Tick, pair, plot, statistic
 from dpscale.answers.statistical_files import Dimension, coded
+from dpscale.answers.tables import SIDE
 from dpscale.answers.words import title_of
 from dpscale.base.arrow import pa
 from dpscale.base.display import whole
@@ -30,6 +41,13 @@ MOST_SHOWN = 20_000  # rows of a page with its parts; files have all
 SQL_NAMES = {SumQueries.name: "SUM", MeanQueries.name: "AVG"}
 MOST_FILTERED = 200  # values of a column with a filter
 FIGURES = ("value", "count", "low", "high", "std_error")
+
+MOST_TICKS = 6  # names of periods on the axis of a plot
+APART = 0.06  # of the lines of a plot, in periods
+
+LONGEST = 80  # letters of an address without its hash
+DIGITS = 6  # hexadecimal digits of a hash in an address
+PLAIN = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[a-z0-9_]+(\.[a-z0-9_]+)?")  # not a device of Windows
 
 
 @dataclass(frozen=True)
@@ -283,3 +301,116 @@ def _statement(group: SheetGroup, one: FinishedTable) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, eq=False)
+class SheetLabels:
+    """Labels of a column: its name and title, texts for readers in their order, and the place of each row's text."""
+
+    name: str
+    title: str
+    shown: Sequence[str]
+    codes: Integers
+
+
+@dataclass(frozen=True)
+class PeriodAxis(PlotAxis):
+    """Axis of periods in their order."""
+
+    labels: tuple[str, ...] = ()
+
+    def ticks(self) -> list[Tick]:
+        """Return the names of some periods with their places in percent."""
+        step = -(-len(self.labels) // MOST_TICKS)
+        places = np.arange(0, len(self.labels), step)
+        return list(zip(self.labels[::step], (100 * self.places(places.astype(np.float64))).tolist(), strict=True))
+
+
+def cross_table(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | None]) -> dict[str, Any] | None:
+    """Return the template values of a small table of counts with two attributes, one down and one across."""
+    sizes = tuple(len(one.shown) for one in labels)
+    counts = figures["count"]
+    if len(sizes) != 2 or max(sizes) > SIDE or counts is None or counts.size != sizes[0] * sizes[1]:
+        return None
+    if figures["value"] is not None:
+        return None
+    drawn = pair([one.title for one in labels], [one.shown for one in labels], np.nan_to_num(counts).reshape(sizes))
+    for cell, count in zip((cell for row in drawn["cells"] for cell in row), counts.tolist(), strict=True):
+        cell["text"] = whole(count)
+    return drawn
+
+
+def series_plot(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | None], unit: str) -> str:
+    """Plot the cells that are largest in the last period over all periods; "" for a single period.
+
+    Values have the period as the first axis. Lines of several cells are shifted by APART, so that their intervals do
+    not cover each other.
+    """
+    periods = labels[0].shown
+    # counts, or the values of sums and means
+    value = figures["count"] if figures["value"] is None else figures["value"]
+    assert value is not None
+    if len(periods) < 2 or len(value) % len(periods) or not np.isfinite(value).any():
+        return ""
+    low, high = (value if own is None else own for own in (figures["low"], figures["high"]))
+    values, low, high = (own.reshape(len(periods), -1) for own in (value, low, high))
+    cells = np.argsort(-np.nan_to_num(values[-1], nan=-np.inf), kind="stable")[:COLOURS]
+    names = [", ".join(one.shown[one.codes[cell]] for one in labels[1:]) or "all records" for cell in cells]
+    places = np.arange(len(periods), dtype=np.float64)
+    # shifts around 0
+    apart = APART * (np.arange(len(cells)) - (len(cells) - 1) / 2)
+    series = [
+        Series(name=name, x=places + shift, y=values[:, cell], mark="line", ends=(low[:, cell], high[:, cell]))
+        for name, cell, shift in zip(names, cells, apart, strict=True)
+    ]
+    # the axis includes 0
+    ends = np.concatenate([np.zeros(1), low[:, cells].reshape(-1), high[:, cells].reshape(-1)])
+    bottom, top = np.nanmin(ends), np.nanmax(ends)
+    x = PeriodAxis(labels[0].title, -0.3, len(periods) - 0.7, labels=tuple(periods))
+    return plot(x, PlotAxis(unit, float(bottom), float(top) * 1.03 or 1.0), series)
+
+
+def address_of_title(title: str) -> str:
+    """Return the folder of a title: its words in lower case, without accents.
+
+    Examples
+    --------
+    >>> address_of_title("Émergency visits, 2024")
+    'emergency-visits-2024'
+    """
+    letters = unicodedata.normalize("NFKD", title)
+    words = "-".join(re.findall("[a-z0-9]+", "".join(filter(str.isascii, letters)).lower()))
+    is_whole = not any(letter.isalnum() and not letter.isascii() for letter in letters)
+    if is_whole and len(words) <= LONGEST and PLAIN.fullmatch(words.replace("-", "_")):
+        return words
+    return "-".join(filter(None, (words[:LONGEST].strip("-"), _hash(title))))
+
+
+def address_of_name(name: str) -> str:
+    """Return the part of an address for an attribute, a number or a table; different names have different parts.
+
+    Examples
+    --------
+    >>> address_of_name("age"), address_of_name("Age (years)")
+    ('age', 'age_years_fc244a')
+    """
+    if PLAIN.fullmatch(name) and len(name) <= LONGEST:
+        return name
+    words = "_".join(re.findall("[a-z0-9]+", name.lower()))
+    return "_".join(filter(None, (words[:LONGEST].strip("_"), _hash(name))))
+
+
+def address_of_names(names: Sequence[str], order: bool = True) -> str:
+    """Return the part of an address for several names, in the order of the alphabet unless `order` is false."""
+    parts = [address_of_name(name) for name in names]
+    joined = "-".join(sorted(parts) if order else parts)
+    return joined if len(joined) <= LONGEST else f"{joined[:LONGEST].rstrip('-_')}-{_hash(joined)}"
+
+
+def relative(page: str, target: str) -> str:
+    """Return the address of a file of the site as a page links to it."""
+    return posixpath.relpath(target, posixpath.dirname(page) or ".")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -10,8 +10,7 @@ import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.job import Job
-from dpscale.job.digest import job_digest
-from dpscale.job.structure import families_of_file
+from dpscale.job.job import families_of_file, job_digest
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_pgm, mst
 from dpscale.mechanisms.aim.structure import sets_of
