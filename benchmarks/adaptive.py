@@ -59,14 +59,15 @@ from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
-from dpscale.reconstruction.pairwise.learn import (
+from dpscale.reconstruction.pairwise import (
     PairwiseModel,
+    add_triples,
     complete_pairs,
     learn,
     learning_steps,
+    missing_triples,
     pair_targets,
 )
-from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 from dpscale.workload.residual.grem import non_negative
 
 DELTA = 1e-9

@@ -40,7 +40,7 @@ from scipy.stats import t as student
 
 from dpscale import Domain, Workload
 from dpscale.reconstruction.entropy import LowOrder, proportional_fit
-from dpscale.reconstruction.pairwise.learn import PairTargets, PairwiseModel, learn, pair_targets
+from dpscale.reconstruction.pairwise import PairTargets, PairwiseModel, learn, pair_targets
 from dpscale.reconstruction.simulated_errors import SimulatedErrors
 from dpscale.synthesis.draw import tree_start
 from dpscale.synthesis.set_targets import set_targets

@@ -31,8 +31,7 @@ from base import (
     write_job,
 )
 
-from dpscale.engine.graphs import add_lists
-from dpscale.engine.task_sizing import batch_size, useful_tasks
+from dpscale.engine.graphs import add_lists, batch_size, useful_tasks
 
 OVERHEAD = 0.05
 EMPTY = 3000

@@ -15,7 +15,7 @@ from rows import MEMORY, draw_rows
 
 import dpscale as dp
 from dpscale.mechanisms.aim_grem import Options
-from dpscale.reconstruction.pairwise.learn import learn, pair_targets
+from dpscale.reconstruction.pairwise import learn, pair_targets
 from dpscale.synthesis.draw import tree_start
 from dpscale.synthesis.set_targets import set_targets
 

@@ -49,8 +49,7 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.maxent import LEARNING_BYTES
-from dpscale.reconstruction.pairwise.learn import complete_pairs, learn, pair_targets
-from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
+from dpscale.reconstruction.pairwise import add_triples, complete_pairs, learn, missing_triples, pair_targets
 from dpscale.relational.history import HistoryTables, step_counts
 from dpscale.runs.estimates import low_order_tables, model_folder, read_sampler
 from dpscale.runs.links.link_data import ExactLinks, read_links

@@ -25,7 +25,7 @@ from base import CONSTRUCTED, KEPT, LINKED, Table, construct_table, write_genera
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseModel, learn, pair_targets
+from dpscale.reconstruction.pairwise import CellDistribution, PairwiseModel, learn, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, one_way_counts, tree_start
 from dpscale.synthesis.one_way_rounding import match_one_ways

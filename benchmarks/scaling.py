@@ -50,7 +50,7 @@ class PlainPool:
     def count(self, table: Any, one: Any) -> None:
         """Count the same as `count_on`."""
         from dpscale.counting.count import count_by
-        from dpscale.counting.program import Program
+        from dpscale.counting.cover import Program
         from dpscale.engine.counting import partition_groups
 
         cover = one.cover(1 << 21)

@@ -32,7 +32,7 @@ HOMONYMS = {
     # the cells of an attribute, in a product
     "identity": ("plans/", "measurement/", "reconstruction/base.py", "audit/evidence/", "mechanisms/baseline.py",
                  "mechanisms/eigen_design.py", "mechanisms/residual_planner_plus.py", "ledger/schema.py",
-                 "records/lake/iceberg.py", "workload/families.py"),
+                 "records/lake.py", "workload/families.py"),
     # the choice of a reconstruction, sampler or error; a recorded mechanism, for a checker with code of its own;
     # an argument of matplotlib
     "auto": ("job/", "cli/schema.py", "reconstruction/base.py", "reconstruction/maxent.py",

@@ -63,7 +63,7 @@ from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import PublicStream, open_stream, seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.maxent import LEARNING_BYTES
-from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn, pair_targets
+from dpscale.reconstruction.pairwise import PairwiseModel, learn, pair_targets
 from dpscale.synthesis.draw import RowPart, draw
 from dpscale.workload import MARGINAL, Workload
 

@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING, Any
 from dpscale.base.error_redaction import hint
 from dpscale.base.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
 from dpscale.cli.group import show_cause
-from dpscale.engine.admission import ask
+from dpscale.engine.admission import SameVersions, ask, installed_versions, unanswered, version_faults
 from dpscale.engine.base import Progress, silent
 from dpscale.engine.watch import FIELD, answer_seconds, cluster_errors, scheduler_answer
-from dpscale.engine.worker_checks import SameVersions, installed_versions, unanswered, version_faults
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
 from dpscale.runs.manifest import disk_errors

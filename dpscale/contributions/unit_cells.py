@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Integers, NDArray, Words
-from dpscale.contributions.unit_ranges import (
+from dpscale.contributions.unit_shards import (
     RANGES,
     SHOWN_BYTES,
+    UnitMap,
     first_rows,
     masks_and_lookup,
     place_of_ranges,
     read_units,
     within_ranges,
 )
-from dpscale.contributions.unit_shards import UnitMap
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.records.table import Partition

@@ -21,16 +21,17 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Flags, Integers, NDArray, Words
-from dpscale.contributions.unit_ranges import (
+from dpscale.contributions.unit_shards import (
     RANGES,
     SHOWN_BYTES,
+    UnitMap,
     first_rows,
     masks_and_lookup,
     place_of_ranges,
     read_units,
+    value_words,
     within_ranges,
 )
-from dpscale.contributions.unit_shards import UnitMap, value_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain, Number
 from dpscale.records.table import Partition

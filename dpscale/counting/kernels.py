@@ -5,7 +5,7 @@ block (L2 cache); the last attribute is added for a slice of it (L1 cache) immed
 long, so that the counters of a set, once cached, are used often. Wide counters are replaced by narrow ones that fit in
 the L2 cache. Counters with few cells have four copies, because consecutive increments of one counter would stall.
 
-Sums of numbers have loops that add the word or the parts of a row to the counter of its cell (`counting.sums`).
+Sums of numbers have loops that add the word or the parts of a row to the counter of its cell (`counting.count`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 from dpscale.base.arrow import is_text, pa
 from dpscale.base.numerics import Flags, Integers
 from dpscale.counting.count import Counter, Dropped, check_cells_known, encode_batch
-from dpscale.counting.program import Program
+from dpscale.counting.cover import Program
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import read_period
 from dpscale.records.column_values import column_of

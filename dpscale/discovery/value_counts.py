@@ -51,16 +51,17 @@ import numpy as np
 from dpscale.base.arrow import buffers_of, pa
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers, NDArray, Words
-from dpscale.contributions.unit_ranges import (
+from dpscale.contributions.unit_shards import (
     RANGES,
     SHOWN_BYTES,
+    UnitMap,
     first_rows,
     masks_and_lookup,
     place_of_ranges,
+    places,
     read_units,
     within_ranges,
 )
-from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.discovery.reading import SearchRows
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import ValueSearch

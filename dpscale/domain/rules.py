@@ -12,7 +12,7 @@ the values of another one depend on it in the same way. A clause with comparison
 the combinations of cells in which no values satisfy it, and restricts the values in others.
 
 Rules are public, like the domain, so they cost no budget. Synthetic rows, published tables and maximum-entropy
-estimates (`dpscale.reconstruction.constraints`) satisfy them; measurements and least squares ignore them.
+estimates (`dpscale.reconstruction.entropy`) satisfy them; measurements and least squares ignore them.
 """
 
 from __future__ import annotations

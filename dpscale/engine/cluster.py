@@ -22,20 +22,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dpscale.base.display import display_path
 from dpscale.base.error_redaction import accepted
 from dpscale.base.errors import JobError
-from dpscale.engine import worker_checks
-from dpscale.engine.admission import Admission, ask
+from dpscale.engine import admission
+from dpscale.engine.admission import SHOWN, Admission, SameFiles, Workers, ask, unanswered
 from dpscale.engine.base import Engine, Progress, argument_tuples, silent
 from dpscale.engine.configuration import REPORT, configured, setting_name
-from dpscale.engine.graphs import Graph, call_graph, exchange_graph, literal, reduction_graph
-from dpscale.engine.task_sizing import (
+from dpscale.engine.graphs import (
     Batches,
+    Graph,
     batch_graph,
+    call_graph,
     call_graphs,
+    exchange_graph,
     fetch_results,
     group_futures,
     join_chunks,
+    literal,
     message_of,
     pickle_value,
+    reduction_graph,
     split_chunks,
 )
 from dpscale.engine.watch import (
@@ -50,7 +54,6 @@ from dpscale.engine.watch import (
     scheduler_answer,
     worker_seconds,
 )
-from dpscale.engine.worker_checks import SHOWN, SameFiles, Workers, unanswered
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end
 
@@ -372,7 +375,7 @@ class ClusterEngine(Engine):
 
     def _resources(self, memory: int | None) -> dict[str, int] | None:
         """Return the memory to request, at most that of the smallest worker; None unless all workers declare it."""
-        smallest_declared = worker_checks.smallest_declared(self.worker_info(), RESOURCE) if memory else None
+        smallest_declared = admission.smallest_declared(self.worker_info(), RESOURCE) if memory else None
         return {RESOURCE: min(memory, smallest_declared)} if memory and smallest_declared else None
 
     def worker_info(self) -> Workers:
@@ -406,7 +409,7 @@ class ClusterEngine(Engine):
     def check_worker_memory(self, needed: int, what: str) -> None:
         """Raise PlanError if a task on `what` that needs `needed` bytes does not fit the smallest worker."""
         with cluster_errors(self.client, "check"):
-            worker_checks.check_worker_memory(self.worker_info(), needed, what)
+            admission.check_worker_memory(self.worker_info(), needed, what)
 
     def check_file_access(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """Raise JobError if a worker cannot write in a folder or read some files; later workers are checked too."""

@@ -20,8 +20,17 @@ from dpscale.base.display import format_bytes
 from dpscale.base.errors import PlanError, RefusedValue
 from dpscale.contributions.links import link_ends
 from dpscale.contributions.unit_ids import one_family
-from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
-from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, UnitMap, composed, deal
+from dpscale.contributions.unit_shards import (
+    MOST_BUCKETS,
+    ROW_BYTES,
+    Dealing,
+    Shard,
+    UnitMap,
+    composed,
+    cut_ranges,
+    deal,
+    hash_passes,
+)
 from dpscale.contributions.unit_totals import (
     CHANGE_BYTES,
     ROW_BYTES as TOTAL_BYTES,

@@ -24,14 +24,12 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.counting.count import Layout, count_by
-from dpscale.counting.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
+from dpscale.counting.cover import ROWS, SPARE_CELLS, Cover, Program, Saving, guess_rows, plan_cover, total
 from dpscale.counting.grouped import count_groups
-from dpscale.counting.program import Program
 from dpscale.counting.weighted import PeriodWeights, count_weighted
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
-from dpscale.engine.graphs import FAN_IN, pieces_of
-from dpscale.engine.task_sizing import merge_groups, split_group, useful_tasks
+from dpscale.engine.graphs import FAN_IN, merge_groups, pieces_of, split_group, useful_tasks
 from dpscale.records.table import Partition
 from dpscale.records.where import RowMask
 

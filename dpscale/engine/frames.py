@@ -16,7 +16,7 @@ from dpscale.base.arrow import pa
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
-from dpscale.engine.task_sizing import MOST_SENT
+from dpscale.engine.graphs import MOST_SENT
 from dpscale.records import Table
 from dpscale.records.frames import FIELD, FramePartition, Seen, as_arrow
 from dpscale.records.where import EVERYTHING, Where, check_column

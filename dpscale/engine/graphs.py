@@ -1,24 +1,54 @@
-"""Task graphs of function calls and of tree sums. Keys contain a name and numbers, never an argument.
+"""Task graphs of function calls and of tree sums, and the sizes of their tasks and messages.
 
-The tree has the same shape on every engine, so sums of floating-point numbers are the same bytes too.
+Keys contain a name and numbers, never an argument. The tree has the same shape on every engine, so sums of floating-
+point numbers are the same bytes too.
+
+*Number of calls per task.*
+Dask needs about a millisecond per task, so a task of one shorter call would cost more than the call. The first calls
+are tasks of their own and are timed; each task after them contains the calls of about TASK_SECONDS. If there are many
+workers and the total work W is short, k tasks end after about k e + W/k, where e is the scheduler's time per task; k is
+therefore at most about √(W/e), and each task lasts at least √(W e). Times depend on public sizes and on the machine.
+The boundaries of batches change no result, because each call is independent.
+
+A call with a handle as argument is always a task of its own: the argument may be large, and a worker would need the
+memory of the arguments of all calls in the batch.
+
+The arguments of a task are pickled here, so their size is known and the scheduler need not read them to pass them on. A
+message contains tasks of at most about MOST_SENT bytes. A larger task is split into chunks of one message each, which
+are joined where it runs. A large result is split by the task that computed it and fetched chunk by chunk. No message is
+much longer than 1.5 MOST_SENT, whatever the job.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from itertools import count, pairwise
-from typing import Any, TypeVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.engine.watch import RedactedCall
+from dpscale.records.table import Partition
+
+if TYPE_CHECKING:
+    from distributed import Future
 
 Value = TypeVar("Value")
 Graph = dict[Any, Any]
 KeyName = Callable[[str], str]
 FAN_IN = 8  # lists of arrays that one task sums
+
+TASK_SECONDS = 1.0  # predicted time of a task of many calls, about a thousand times what Dask needs for a task
+MOST_CALLS = 10_000  # calls of a task; bounds the repeated work if its worker dies, and the size of a message
+MOST_SENT = 1 << 22  # bytes of values in one message
+SHARES = 4  # tasks per thread near the end, so that all threads finish together
+LEAST_SHARES = 16  # smallest number of tasks, or SHARES per thread: calls may differ from the timed ones
+SCHEDULING = 0.001  # seconds of the scheduler per task
 
 
 def call_graph(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str) -> Graph:
@@ -185,3 +215,265 @@ def _sum(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 TAKE, SLICE, TOTALS = RedactedCall(_part), RedactedCall(_slice), RedactedCall(add_lists)
+
+
+class Batch:
+    """Calls of one function in one task; picklable if function and arguments are. Its repr shows no argument."""
+
+    def __init__(self, function: Callable[..., Any], items: Sequence[tuple[Any, ...]]) -> None:
+        self.function, self.__name__ = function, getattr(function, "__name__", "call")
+        self.handles = [argument for item in items for argument in item if is_handle(argument)]
+        self.items = [tuple(_SLOT if is_handle(argument) else argument for argument in item) for item in items]
+
+    def __call__(self, *handles: object) -> tuple[float, list[Any]]:
+        """Return the seconds and the results of the calls.
+
+        Dask replaces `handles` by their values. They are inserted at the places of the slots, in the same order.
+        """
+        begin, values = perf_counter(), iter(handles)
+        results = []
+        for item in self.items:
+            results.append(self.function(*(next(values) if isinstance(a, _Slot) else a for a in item)))
+        return perf_counter() - begin, results
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"handles": []}  # handles are passed as arguments of the task
+
+    def __dask_tokenize__(self) -> str:
+        return fresh_token()
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+def batch_size(calls: int, threads: int, pace: float) -> int:
+    """Return how many of `calls` calls of about `pace` seconds each make one task."""
+    shares = SHARES * threads
+    amortized = min(math.isqrt(int(SCHEDULING * calls / pace)), -(-calls // min(shares, LEAST_SHARES)))
+    return max(1, min(int(TASK_SECONDS / pace), max(-(-calls // shares), amortized), MOST_CALLS))
+
+
+def message_of(values: Sequence[Any]) -> Sequence[Any]:
+    """Return the first values that fit one message; at least one."""
+    sizes = np.cumsum([sys.getsizeof(value) for value in values])
+    return values[: max(1, int(np.searchsorted(sizes, MOST_SENT)))]
+
+
+class _Slot:
+    """Placeholder for the result of a handle."""
+
+
+_SLOT = _Slot()
+
+
+class Batches:
+    """Division of items into batches that improves as the duration of calls becomes known."""
+
+    def __init__(self, items: Sequence[tuple[Any, ...]], threads: int, seconds: float | None = None) -> None:
+        """Start at the first item; `seconds` is the expected duration of a call, if it is known."""
+        self._items, self._threads, self._next = items, threads, 0
+        self._calls, self._seconds = 0.0, 0.0
+        if seconds is not None:
+            self.learn(1, seconds)
+
+    @property
+    def remaining(self) -> int:
+        """Number of items that are in no batch yet."""
+        return len(self._items) - self._next
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per call; None before any call was timed."""
+        return self._seconds / self._calls if self._calls else None
+
+    def learn(self, calls: int, seconds: float) -> None:
+        """Record that `calls` calls lasted `seconds`; older records have less weight."""
+        weight = 0.5 if self._calls > MOST_CALLS else 1.0
+        self._calls, self._seconds = weight * self._calls + calls, weight * self._seconds + seconds
+
+    def next_batch(self) -> tuple[int, Sequence[tuple[Any, ...]]]:
+        """Return the start of the next batch and its items."""
+        start = self._next
+        self._next += self._size()
+        return start, self._items[start : self._next]
+
+    def _size(self) -> int:
+        """Return how many of the next items one task takes, from the time that an item took before.
+
+        Items that are handles of results on workers are not batched with others.
+        """
+        if self.pace is None or any(map(is_handle, self._items[self._next])):
+            return 1
+        size = batch_size(self.remaining, self._threads, max(self.pace, 1e-9))
+        within = range(self._next, min(self._next + size, len(self._items)))
+        mixed = next((i for i in within if any(map(is_handle, self._items[i]))), None)
+        return len(within) if mixed is None else max(mixed - self._next, 1)
+
+
+LEAST_TASKS = 32  # tasks that a pass may always have if there are as many workers
+
+
+def merge_groups(groups: Sequence[tuple[Partition, ...]], most: int) -> Sequence[tuple[Partition, ...]]:
+    """Return at most `most` groups; groups are merged if there are more."""
+    if len(groups) <= most:
+        return groups
+    return [tuple(part for group in groups[k::most] for part in group) for k in range(most)]
+
+
+def useful_tasks(seconds: float) -> int:
+    """Return the largest useful number of tasks: with more, scheduling would take longer than they save."""
+    return max(LEAST_TASKS, math.isqrt(int(seconds / SCHEDULING)))
+
+
+def split_group(group: tuple[Partition, ...], pieces: int) -> list[tuple[Partition, ...]]:
+    """Divide a worker's partitions into at most `pieces` pieces of similar length."""
+    step = -(-len(group) // max(pieces, 1))
+    return [group[start : start + step] for start in range(0, len(group), step)]
+
+
+MAX_SHARED_BYTES = MOST_SENT // 2  # bytes of a task that shares a message with others
+LARGE_BYTES = 1 << 16  # bytes of a result that has its own message
+RESULTS_PER_MESSAGE = MOST_SENT // LARGE_BYTES  # small results in one message
+Send = Callable[[Sequence[Any]], list[Any]]
+
+
+def pickle_value(value: object) -> bytes:
+    """Return a value pickled as a cluster does it, including functions that no module defines."""
+    from distributed.protocol.pickle import dumps
+
+    return bytes(dumps(value))
+
+
+def unpickle_value(data: bytes) -> Any:
+    """Return the value of the bytes of `pickle_value`."""
+    from distributed.protocol.pickle import loads
+
+    return loads(data)
+
+
+def split_chunks(data: bytes) -> list[bytes]:
+    """Split bytes into chunks of one message each."""
+    return [data[start : start + MOST_SENT] for start in range(0, len(data), MOST_SENT)]
+
+
+def join_chunks(*pieces: bytes) -> Any:
+    """Return the pickled value of some chunks."""
+    return unpickle_value(b"".join(pieces))
+
+
+class Call(Batch):
+    """One call whose task returns its result alone."""
+
+    def __call__(self, *handles: object) -> Any:
+        return super().__call__(*handles)[1][0]
+
+
+class PickledTask:
+    """Pickled task, or a task whose first arguments are the chunks of its pickle. Its repr shows no argument."""
+
+    def __init__(self, call: Batch, data: bytes, pieces: int = 0) -> None:
+        self.__name__, self.data, self.pieces = call.__name__, data, pieces
+        self.alone = isinstance(call, Call)
+
+    def __call__(self, *arguments: Any) -> Any:
+        data = b"".join(arguments[: self.pieces]) if self.pieces else self.data
+        result = unpickle_value(data)(*arguments[self.pieces :])
+        return result if self.alone else wrap_large(result)
+
+    def __dask_tokenize__(self) -> str:
+        return fresh_token()
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+def pickle_task(call: Batch, send: Send) -> tuple[tuple[Any, ...], int]:
+    """Return the task of a call and the bytes that it adds to a message."""
+    data = pickle_value(call)
+    if len(data) <= MAX_SHARED_BYTES:
+        return (PickledTask(call, data), *call.handles), len(data)
+    pieces = send(split_chunks(data))
+    return (PickledTask(call, b"", len(pieces)), *pieces, *call.handles), 0
+
+
+def batch_graph(function: Callable[..., Any], batches: Batches, most: int, name: str, send: Send) -> tuple[Graph, bool]:
+    """Return a graph of the next batches and whether they consume handles.
+
+    The graph has at most `most` batches and fits one message. Its keys contain the start of each batch.
+    """
+    graph: Graph = {}
+    total, handles = 0, False
+    while batches.remaining and len(graph) < most and total < MOST_SENT:
+        start, items = batches.next_batch()
+        batch = Batch(function, items)
+        graph[name, start], size = pickle_task(batch, send)
+        total, handles = total + size, handles or bool(batch.handles)
+    return graph, handles
+
+
+def call_graphs(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str, send: Send) -> list[Graph]:
+    """Return graphs of one message each that contain one call for each item.
+
+    The arguments of a task are pickled here, so that its size is known; a graph has at most MOST_SENT bytes.
+    """
+    graphs, total = list[Graph]([{}]), 0
+    for number, item in enumerate(items):
+        task, size = pickle_task(Call(function, [item]), send)
+        if total + size > MOST_SENT:
+            graphs.append({})
+            total = 0
+        graphs[-1][name, number] = task
+        total += size
+    return graphs
+
+
+class LargeResult:
+    """Result that is fetched in its own message."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = pieces
+
+    def __repr__(self) -> str:
+        return "result"
+
+
+class ChunkedResult(LargeResult):
+    """Result that is fetched chunk by chunk."""
+
+
+def wrap_large(result: object) -> object:
+    """Return a small result as it is, and a large one as its chunks."""
+    data = pickle_value(result)
+    if len(data) <= LARGE_BYTES:
+        return result
+    return LargeResult([data]) if len(data) <= MOST_SENT else ChunkedResult(split_chunks(data))
+
+
+def group_futures(futures: Sequence[Future]) -> list[list[Future]]:
+    """Group finished futures into the requests that fetch their results; small results share a request."""
+    alone = [_is(future, LargeResult) or _is(future, ChunkedResult) for future in futures]
+    small = [future for future, own in zip(futures, alone, strict=True) if not own]
+    together = [small[start : start + RESULTS_PER_MESSAGE] for start in range(0, len(small), RESULTS_PER_MESSAGE)]
+    return together + [[future] for future, own in zip(futures, alone, strict=True) if own]
+
+
+def fetch_results(
+    futures: Sequence[Any], gather: Callable[[Sequence[Any]], list[Any]], run_task: Callable[..., Any]
+) -> list[Any]:
+    """Return the results of one group; `run_task` runs a small task on a future."""
+    if _is(futures[0], ChunkedResult):
+        return [join_chunks(*(run_task(_piece, futures[0], number) for number in range(run_task(_count, futures[0]))))]
+    return [join_chunks(*result.pieces) if isinstance(result, LargeResult) else result for result in gather(futures)]
+
+
+def _count(result: LargeResult) -> int:
+    return len(result.pieces)
+
+
+def _piece(result: LargeResult, number: int) -> bytes:
+    return result.pieces[number]
+
+
+def _is(future: Future, kind: type) -> bool:
+    """Return whether the result of a future has a type, which its worker reports as the class or its name."""
+    return future.type is kind or future.type == f"{kind.__module__}.{kind.__name__}"

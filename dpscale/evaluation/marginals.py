@@ -17,8 +17,7 @@ import numpy as np
 from dpscale.answers.statistics import cramers_v
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.counting.count import Counter, Layout, encoded
-from dpscale.counting.cover import guess_rows, plan_cover
-from dpscale.counting.program import Program
+from dpscale.counting.cover import Program, guess_rows, plan_cover
 from dpscale.domain import Domain
 from dpscale.engine.counting import Pass, partition_groups, plan_passes
 from dpscale.evaluation.inputs import ComparedTable, Numbered, fold_counts, number_partitions

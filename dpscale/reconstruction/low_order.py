@@ -31,8 +31,15 @@ from dpscale.base.numerics import AttributeSet, Floats, stats
 from dpscale.domain.rules import DomainConstraint, constraints_on
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts, total_of
-from dpscale.reconstruction.constraints import coarse_possible, constrained_pairs, edges, known_pair, reconcile_one_ways
-from dpscale.reconstruction.entropy import LowOrder, product_of
+from dpscale.reconstruction.entropy import (
+    LowOrder,
+    coarse_possible,
+    constrained_pairs,
+    edges,
+    known_pair,
+    product_of,
+    reconcile_one_ways,
+)
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.reconstruction.shrinkage import NEIGHBOUR_REACHES, NoisyTable, NoisyTables, best_posterior, near

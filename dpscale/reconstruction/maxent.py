@@ -131,17 +131,18 @@ def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, relea
 
     Learning is skipped if nothing is missing, or if it would take more than LEARNING_STEPS.
     """
-    from dpscale.reconstruction.pairwise.consistent import consistent_pairs
-    from dpscale.reconstruction.pairwise.learn import (  # loads the compiled loops
+    from dpscale.reconstruction.pairwise import (  # loads the compiled loops
         PAIRWISE,
         CellDistribution,
+        add_triples,
         complete_pairs,
+        consistent_pairs,
         learn,
         learning_steps,
+        missing_triples,
         pair_targets,
         write_pairwise,
     )
-    from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 
     targets, triples = pair_targets(model, LEARNING_BYTES), missing_triples(model, sets)
     nothing_missing = not triples and all(targets.known[i, j] for i, j in targets.layout.pairs)

@@ -19,15 +19,16 @@ from dpscale.base.numerics import Integers
 from dpscale.records.databases import (
     CHANGED,
     COUNTED,
+    BigQueryConnection,
     Connection,
     DuckConnection,
     PostgresConnection,
     Range,
     RangeContent,
+    SnowflakeConnection,
     SqliteConnection,
 )
 from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows
-from dpscale.records.warehouses import BigQueryConnection, SnowflakeConnection
 from dpscale.storage.databases import FIELD, DatabaseAddress, connection_of, read_address
 
 if TYPE_CHECKING:

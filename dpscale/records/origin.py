@@ -27,9 +27,8 @@ from dpscale.records.databases import WORD, RangeContent
 from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.formats import check_formats, format_of
 from dpscale.records.frames import FRAME, FramePartition
-from dpscale.records.lake import FIELD, NAMES, Lake
-from dpscale.records.listing import common_root, find_files, find_objects, hive_columns, name_below
-from dpscale.records.table import Partition, Table
+from dpscale.records.lake import FIELD, NAMES, READERS, Lake
+from dpscale.records.table import Partition, Table, common_root, find_files, find_objects, hive_columns, name_below
 from dpscale.records.where import EVERYTHING, Where, reduce_filter
 from dpscale.storage.databases import is_database
 from dpscale.storage.objects import is_url, listed, opening
@@ -81,8 +80,7 @@ class Origin:
     def lake(self, path: str) -> Lake:
         """Return the requested version of a table with a log, or the latest."""
         with _table_errors(path, self.format):
-            reader = import_module(f"dpscale.records.lake.{self.format}")
-            found: Lake = reader.read(path, self.version)
+            found = READERS[self.format](path, self.version)
 
         if not found.files:
             raise DataError(

@@ -21,7 +21,7 @@ from dpscale.base.arrow import is_text, pa, types
 from dpscale.base.numerics import Integers, NDArray
 from dpscale.domain import Domain
 from dpscale.records.encode import code_type, entries_of, null_cell
-from dpscale.records.parquet import headers, levels, values as loops
+from dpscale.records.parquet import headers, values as loops
 
 MOST_CELLS = 1 << 30  # of one attribute, so that a cell fits in 32 bits
 
@@ -299,9 +299,9 @@ class Group:
 
         for codec in set(codecs.tolist()):
             mine = codecs == codec
-            how = {"": levels.AS_IT_IS, "snappy": levels.SNAPPY}.get(CODECS[codec], levels.GIVEN)
-            values = self._values(pages[mine], CODECS[codec]) if how == levels.GIVEN else np.empty(0, np.uint8)
-            if not levels.unpack(self._bytes, pages[mine], places[mine], how, values, out):
+            how = {"": loops.AS_IT_IS, "snappy": loops.SNAPPY}.get(CODECS[codec], loops.GIVEN)
+            values = self._values(pages[mine], CODECS[codec]) if how == loops.GIVEN else np.empty(0, np.uint8)
+            if not loops.unpack(self._bytes, pages[mine], places[mine], how, values, out):
                 raise damaged()
 
         return out, places

@@ -22,7 +22,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.model_answers import MODEL, read_model
-from dpscale.reconstruction.pairwise.learn import CellDistribution, learn, pair_targets, read_pairwise, write_pairwise
+from dpscale.reconstruction.pairwise import CellDistribution, learn, pair_targets, read_pairwise, write_pairwise
 from dpscale.reconstruction.public_margins import fit_model
 from dpscale.reconstruction.searched_counts import SearchedCounts, SearchedEvidence
 from dpscale.runs.opening import open_part

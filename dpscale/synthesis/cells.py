@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from dpscale.base.numerics import Flags, Floats, Integers32
 from dpscale.domain.rules import FunctionalDependency
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.constraints import determined_over_groups, known_pair
-from dpscale.reconstruction.entropy import proportional_fit
-from dpscale.reconstruction.pairwise.learn import LOG_UNIT, CellDistribution, PairTargets
-from dpscale.reconstruction.pairwise.loops import BEHIND
+from dpscale.reconstruction.entropy import determined_over_groups, known_pair, proportional_fit
+from dpscale.reconstruction.pairwise import LOG_UNIT, CellDistribution, PairTargets
+from dpscale.reconstruction.pairwise_loops import BEHIND
 from dpscale.synthesis import loops
 from dpscale.workload.residual.axes import Groups, every_cell
 

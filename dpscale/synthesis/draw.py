@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers, Integers32
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.pairwise.learn import (
+from dpscale.reconstruction.pairwise import (
     LEAST_WEIGHT,
     LOG_UNIT,
     STEP,

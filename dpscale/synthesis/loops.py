@@ -6,7 +6,7 @@ import numpy as np
 
 from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Floats32, Integers, Integers32, Words
-from dpscale.reconstruction.pairwise.loops import BLOCK, U0, U1, U8, gather, sample_index
+from dpscale.reconstruction.pairwise_loops import BLOCK, U0, U1, U8, gather, sample_index
 
 
 @compiled(

@@ -18,7 +18,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.domain.rules import Column, DomainConstraint, constraints_on
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDistribution, PairTargets
+from dpscale.reconstruction.pairwise import LEAST_WEIGHT, LOG_UNIT, CellDistribution, PairTargets
 from dpscale.synthesis.rule_values import RowCells, RuleValues
 
 SPARE, FEW = 4, 64  # rows that are sorted first, for each that is moved

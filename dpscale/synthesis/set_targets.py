@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers, ParallelMap, serial_map
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import FLOOR, STEP, PairLayout, PairwiseModel, Sweeper
-from dpscale.reconstruction.pairwise.loops import BEHIND
-from dpscale.reconstruction.pairwise.triples import add_triples
+from dpscale.reconstruction.pairwise import FLOOR, STEP, PairLayout, PairwiseModel, Sweeper, add_triples
+from dpscale.reconstruction.pairwise_loops import BEHIND
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis import loops
 from dpscale.synthesis.quality import expected_distance

@@ -25,8 +25,8 @@ import dpscale as dp
 from dpscale import TransientError
 from dpscale.__main__ import main
 from dpscale.cli import driver
+from dpscale.engine.admission import installed_versions
 from dpscale.engine.schedulers import resolve
-from dpscale.engine.worker_checks import installed_versions
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from tests.audit.small import measurements, write

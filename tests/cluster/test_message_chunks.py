@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.engine.schedulers import resolve
-from dpscale.engine.task_sizing import (
+from dpscale.engine.graphs import (
     LARGE_BYTES,
     MOST_SENT,
     ChunkedResult,
@@ -14,6 +13,7 @@ from dpscale.engine.task_sizing import (
     split_chunks,
     wrap_large,
 )
+from dpscale.engine.schedulers import resolve
 from tests.cluster.troubles import die
 from tests.cluster.weighing import record_message_sizes
 

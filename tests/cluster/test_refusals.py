@@ -13,14 +13,14 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale import JobError, PlanError, TransientError
 from dpscale.__main__ import main
-from dpscale.engine import schedulers, worker_checks
+from dpscale.engine import admission, schedulers
 from dpscale.engine.schedulers import resolve
 from tests.audit.small import write
 from tests.cluster.conftest import load_certificates_script, use_certificates
 from tests.cluster.machines import free_port
 
 TLS = "distributed.comm.tls"
-BASE_AND_SOME = worker_checks.BASE + 100_000_000
+BASE_AND_SOME = admission.BASE + 100_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +189,7 @@ with worker_checks._written_token(pathlib.Path(sys.argv[1]), b"content"):
 
 
 def _tokens(folder):
-    return sorted(path.read_bytes() for path in folder.iterdir() if path.suffix != worker_checks.LOCK)
+    return sorted(path.read_bytes() for path in folder.iterdir() if path.suffix != admission.LOCK)
 
 
 def test_tokens_of_killed_drivers_are_removed(tmp_path):
@@ -202,7 +202,7 @@ def test_tokens_of_killed_drivers_are_removed(tmp_path):
         assert _tokens(tmp_path) == [b"content"] * 2
         drivers[0].kill()
         drivers[0].wait()
-        with worker_checks._written_token(tmp_path, b"own") as token:
+        with admission._written_token(tmp_path, b"own") as token:
             assert _tokens(tmp_path) == [b"content", b"own"]
             assert token.stat().st_mode & 0o777 == 0o600
         assert _tokens(tmp_path) == [b"content"]
@@ -214,9 +214,7 @@ def test_tokens_of_killed_drivers_are_removed(tmp_path):
 
 def test_task_larger_than_worker_memory_is_refused(cluster, client):
     engine = resolve(client)
-    limit = (
-        min(worker["memory_limit"] for worker in cluster.scheduler.identity()["workers"].values()) - worker_checks.BASE
-    )
+    limit = min(worker["memory_limit"] for worker in cluster.scheduler.identity()["workers"].values()) - admission.BASE
     engine.check_worker_memory(limit, "age, sex")
     with pytest.raises(PlanError, match=r"engine.memory: a task on age, sex needs .* GiB that worker tls://"):
         engine.check_worker_memory(limit + 1, "age, sex")

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
-from dpscale.counting import count, cover, kernels, program
+from dpscale.counting import count, cover, cover as program, kernels
 from dpscale.counting.count import Counter
-from dpscale.counting.cover import DIRECT, PLANES, Cover, grow, guess_rows, plan_cover
-from dpscale.counting.program import Program
+from dpscale.counting.cover import DIRECT, PLANES, Cover, Program, grow, guess_rows, plan_cover
 from dpscale.records.encode import code_type
 
 SIZES = st.one_of(st.integers(2, 5), st.integers(2, 40), st.sampled_from([255, 256, 257, 1000, 10_000]))

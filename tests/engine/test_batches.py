@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from dpscale.engine.task_sizing import MOST_CALLS, SCHEDULING, SHARES, TASK_SECONDS, Batch, Batches, batch_size
+from dpscale.engine.graphs import MOST_CALLS, SCHEDULING, SHARES, TASK_SECONDS, Batch, Batches, batch_size
 
 
 class Handle:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
-from dpscale.engine import counting, task_sizing
+from dpscale.engine import counting, graphs
 from dpscale.engine.counting import FACTOR, TASKS, counting_cost, partition_groups, plan_passes, run_pass
 from dpscale.engine.graphs import reduction_graph
 from dpscale.engine.schedulers import LocalEngine
@@ -225,8 +225,8 @@ def test_small_table_uses_few_of_many_workers(tmp_path):
     rows = write_files(tmp_path, domain, 100, 2)
     engine = Recorder("threads", workers=1000)
     assert_counts(engine, domain, [("a", "b")], tmp_path, rows)
-    assert len(engine.items) == task_sizing.LEAST_TASKS
-    assert task_sizing.useful_tasks(4.0) == 63, "63 tasks take 63 ms to hand out, and 64 ms each"
+    assert len(engine.items) == graphs.LEAST_TASKS
+    assert graphs.useful_tasks(4.0) == 63, "63 tasks take 63 ms to hand out, and 64 ms each"
 
 
 def test_predicted_tasks_equal_executed_tasks(tmp_path):

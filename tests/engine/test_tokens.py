@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from dpscale.engine import worker_checks
+from dpscale.engine import admission
 
 KILLED = """import os, sys
 from pathlib import Path
@@ -15,8 +15,8 @@ with worker_checks._written_token(Path(sys.argv[1]), b"0" * 16):
 
 
 def test_second_check_of_a_process_keeps_the_token_of_the_first(tmp_path):
-    with worker_checks._written_token(tmp_path, b"1" * 16) as one:
-        with worker_checks._written_token(tmp_path, b"2" * 16) as other:
+    with admission._written_token(tmp_path, b"1" * 16) as one:
+        with admission._written_token(tmp_path, b"2" * 16) as other:
             assert one.read_bytes() == b"1" * 16
             assert other.read_bytes() == b"2" * 16
         assert one.exists()
@@ -27,5 +27,5 @@ def test_token_of_a_killed_process_is_removed_by_the_next_check(tmp_path):
     assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)]).returncode == 9
     left = list(tmp_path.iterdir())
     assert len(left) == 2  # the token and its lock
-    with worker_checks._written_token(tmp_path, b"1" * 16):
+    with admission._written_token(tmp_path, b"1" * 16):
         assert not any(path.exists() for path in left)

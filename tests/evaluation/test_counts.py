@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from dpscale.counting.count import count_marginals
-from dpscale.counting.cover import plan_cover
-from dpscale.counting.program import Program
+from dpscale.counting.cover import Program, plan_cover
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.domain_schema import from_table

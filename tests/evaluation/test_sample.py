@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
-from dpscale.counting.cover import plan_cover
-from dpscale.counting.program import Program
+from dpscale.counting.cover import Program, plan_cover
 from dpscale.domain import Domain
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.evaluation.inputs import ComparedTable, number_partitions, sample

@@ -11,7 +11,7 @@ import dpscale as dp
 from dpscale.base.errors import DpscaleError
 from dpscale.job import Job
 from dpscale.privacy.streams import PublicStream
-from dpscale.relational.link_rules import PossibleLinks, repair_links
+from dpscale.relational.assignment import PossibleLinks, repair_links
 from dpscale.runs.links.linked_values import LinkedValues
 
 YEARS, KINDS = 6, 3

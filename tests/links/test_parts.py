@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from dpscale.base.errors import DataError
-from dpscale.contributions import key_shards
+from dpscale.contributions import links as key_shards
 from dpscale.engine.schedulers import Engine, resolve
 from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation

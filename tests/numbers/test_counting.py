@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.counting import cover as covers, program
-from dpscale.counting.cover import plan_cover
-from dpscale.counting.program import Program
+from dpscale.counting import cover as covers, cover as program
+from dpscale.counting.cover import Program, plan_cover
 from dpscale.domain import Domain
 from tests.numbers.small import NUMBERS, exact_sums, make_domain, make_frame, make_table
 
@@ -67,7 +66,7 @@ def test_several_numbers_multiply_their_parts(tmp_path):
 @pytest.mark.parametrize("nulls", ["skip", "zero"])
 def test_words_of_joints_are_emptied_before_they_overflow(tmp_path, monkeypatch, nulls):
     """Fields for few rows, which overflow into each other unless words are emptied many times."""
-    from dpscale.counting import sums
+    from dpscale.counting import count as sums
 
     monkeypatch.setattr(sums, "WORD", 24)
     monkeypatch.setattr(sums, "FEWEST", 1)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpscale.domain.rules import FunctionalDependency, StructuralZero, closed, possible
-from dpscale.reconstruction import constraints
-from dpscale.reconstruction.constraints import (
+from dpscale.reconstruction import entropy as constraints
+from dpscale.reconstruction.entropy import (
     coarse_possible,
     constrained_pairs,
     determined_by_one,

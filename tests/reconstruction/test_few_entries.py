@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.reconstruction import fitting_loops, pair_loops
+from dpscale.reconstruction import fitting_loops, set_arrays
 
 SIZES = np.array([2, 5, 7])
 AT = np.append(0, np.cumsum(SIZES))
@@ -19,7 +19,7 @@ def arguments():
     places, tables = (ones, AT, total, PAIRS, STARTS), rng.gamma(1.0, 20.0, (4, cells))
     oriented, conditionals, strength = np.zeros(2 * cells), np.zeros(2 * cells), np.full((3, 3), -1.0)
     place = np.full((3, 3), -1)
-    pair_loops.link.interpreted(tables[0], *places, place, strength, oriented, conditionals)
+    set_arrays.link.interpreted(tables[0], *places, place, strength, oriented, conditionals)
     margins = [rng.gamma(1.0, 5.0, shape) for shape in ((2, 5), (2, 7), (5, 7))]
     triple, first, second, third = rng.gamma(1.0, 2.0, (2, 5, 7)), *np.split(ones, AT[1:3])
     return {
@@ -35,7 +35,7 @@ def arguments():
 
 @pytest.mark.parametrize("name", arguments())
 def test_few_entries_have_the_bytes_of_machine_code(name):
-    loop = getattr(fitting_loops if name == "fit_triple" else pair_loops, name)
+    loop = getattr(fitting_loops if name == "fit_triple" else set_arrays, name)
     results = []
     for function in (loop.interpreted, loop.dispatcher):
         own = [one.copy() if isinstance(one, np.ndarray) else one for one in arguments()[name]]

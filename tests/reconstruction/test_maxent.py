@@ -14,8 +14,7 @@ from dpscale.reconstruction.consistency import NoisyCounts, james_stein, non_neg
 from dpscale.reconstruction.entropy import LowOrder, product_of, proportional_fit
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.low_order import NoisyResidual, _residual, from_estimates, low_order
-from dpscale.reconstruction.pair_loops import middles
-from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
+from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks, middles
 from dpscale.workload.residual import center
 from dpscale.workload.residual.axes import Groups, coarsened, every_cell
 

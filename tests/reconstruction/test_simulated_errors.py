@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpscale.domain import Domain
-from dpscale.reconstruction import model_variance
+from dpscale.reconstruction import simulated_errors
 from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
@@ -198,9 +198,9 @@ def test_query_variance_equals_residual_of_measured_margins(grouped):
     root = np.sqrt(cells.ravel())
     design, wanted = np.array(columns, dtype=float).T * root[:, None], query.ravel() * root
     left = wanted - design @ np.linalg.lstsq(design, wanted, rcond=None)[0]
-    found = model_variance.query_variance(model, NAMES, query, CHAIN)
+    found = simulated_errors.query_variance(model, NAMES, query, CHAIN)
     assert found == pytest.approx((left**2).sum(), rel=0.02)
-    assert model_variance.query_variance(model, ("c",), np.array([1.0, 0, 2]), CHAIN) == pytest.approx(0, abs=1e-9)
+    assert simulated_errors.query_variance(model, ("c",), np.array([1.0, 0, 2]), CHAIN) == pytest.approx(0, abs=1e-9)
 
 
 def test_draws_are_tasks_for_each():
@@ -261,7 +261,7 @@ def test_dispersion_predicts_error_of_unmeasured_triples(strength):
     model = model_of(counts, groups, residuals)
     pairs = [subset for subset in exact if len(subset) == 2]
     needed = np.mean([((model.marginal(subset) - exact[subset]) ** 2).sum()
-                      / model_variance.cell_variances(model, subset, pairs).sum()
+                      / simulated_errors.cell_variances(model, subset, pairs).sum()
                       for subset in triples[8:]])  # fmt: skip
     found = Departures.of(model, residuals)
     assert needed / 2 < found.larger < 3 * needed
@@ -278,12 +278,12 @@ def test_product_variances_of_cells_equal_cell_variances(grouped):
     rng = np.random.default_rng(7)
     groups = GROUPS | ({"b": Groups(5, (0, 2, 4))} if grouped else {})
     model = model_of(*model_inputs(draw_chain(5000, rng), rng, groups))
-    found = model_variance.product_variances(model, NAMES, [np.eye(size) for size in SIZES.values()], CHAIN)
-    np.testing.assert_allclose(found, model_variance.cell_variances(model, NAMES, CHAIN), rtol=1e-5, atol=1e-5)
+    found = simulated_errors.product_variances(model, NAMES, [np.eye(size) for size in SIZES.values()], CHAIN)
+    np.testing.assert_allclose(found, simulated_errors.cell_variances(model, NAMES, CHAIN), rtol=1e-5, atol=1e-5)
     for cell in [(0, 0, 0), (2, 3, 1), (3, 4, 2)]:
         query = np.zeros((4, 5, 3))
         query[cell] = 1
-        assert found[cell] == pytest.approx(model_variance.query_variance(model, NAMES, query, CHAIN), rel=0.3)
+        assert found[cell] == pytest.approx(simulated_errors.query_variance(model, NAMES, query, CHAIN), rel=0.3)
 
 
 def model_inputs(values, rng, groups, pairs=CHAIN):
@@ -295,15 +295,17 @@ def test_product_variances_equal_projection_for_independence():
     rng = np.random.default_rng(8)
     model = model_of(*model_inputs(draw_chain(5000, rng), rng, GROUPS, ()))
     rows = [indicator_rows(size, rng) for size in SIZES.values()]
-    found = model_variance.product_variances(model, NAMES, rows, ())
+    found = simulated_errors.product_variances(model, NAMES, rows, ())
     for place in [(0, 0, 0), (1, 5, 2), (4, 3, 5)]:
         query = np.einsum("i,j,k->ijk", *(own[at] for own, at in zip(rows, place, strict=True)))
-        assert found[place] == pytest.approx(model_variance.query_variance(model, NAMES, query, ()), rel=1e-3, abs=1e-9)
-    pair = model_variance.product_variances(model, NAMES[:2], rows[:2], ())
+        assert found[place] == pytest.approx(
+            simulated_errors.query_variance(model, NAMES, query, ()), rel=1e-3, abs=1e-9
+        )
+    pair = simulated_errors.product_variances(model, NAMES[:2], rows[:2], ())
     for place in [(0, 0), (1, 5), (4, 3)]:
         query = np.outer(rows[0][place[0]], rows[1][place[1]])
         assert pair[place] == pytest.approx(
-            model_variance.query_variance(model, NAMES[:2], query, ()), rel=1e-6, abs=1e-9
+            simulated_errors.query_variance(model, NAMES[:2], query, ()), rel=1e-6, abs=1e-9
         )
 
 
@@ -316,10 +318,10 @@ def test_known_pair_is_removed_from_product_variance(grouped):
     model = LowOrder(ones, groups, {}, 1000.0)
     rows = [indicator_rows(size, rng) for size in SIZES.values()]
     rows[1] = np.repeat(indicator_rows(3, rng), [2, 2, 1], axis=1) if grouped else rows[1]
-    found = model_variance.product_variances(model, NAMES, rows, CHAIN[:1])
+    found = simulated_errors.product_variances(model, NAMES, rows, CHAIN[:1])
     for place in [(0, 0, 0), (1, 5, 2), (4, 3, 5)]:
         query = np.einsum("i,j,k->ijk", *(own[at] for own, at in zip(rows, place, strict=True)))
-        exact = model_variance.query_variance(model, NAMES, query, CHAIN[:1])
+        exact = simulated_errors.query_variance(model, NAMES, query, CHAIN[:1])
         assert found[place] == pytest.approx(exact, rel=1e-3, abs=1e-6)
 
 

@@ -36,9 +36,9 @@ from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.records import database_rows, databases
+from dpscale.records.databases import WarehouseConnection
 from dpscale.records.origin import as_seen, fingerprints, stamps
 from dpscale.records.table import Table
-from dpscale.records.warehouses import WarehouseConnection
 from dpscale.records.where import EVERYTHING, read_where
 from dpscale.runs.opening import open_run
 from dpscale.storage.databases import read_address

@@ -14,8 +14,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.records.column_values import same_value
-from dpscale.records.listing import calendar_names, find_files, hive_columns, list_files
-from dpscale.records.table import LeftOutWarning, warn_left_out
+from dpscale.records.table import LeftOutWarning, calendar_names, find_files, hive_columns, list_files, warn_left_out
 
 DOMAIN = dp.Domain(x={"kind": "coded", "size": 3})
 

@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale.base.errors import DataError
 from dpscale.counting.count import encode_batch
 from dpscale.records import pages, parquet
-from dpscale.records.parquet import levels, values
+from dpscale.records.parquet import values, values as levels
 from dpscale.records.table import Partition, Table
 
 ROWS = 5000

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.records import delimited, files, listing, parquet, table
+from dpscale.records import delimited, files, parquet, table
 from dpscale.records.judging import faults_of
 from dpscale.records.origin import snapshot
 from dpscale.runs.preflight import check_table
@@ -367,11 +367,11 @@ def test_files_without_inode_numbers_are_distinguished_by_path(tmp_path, monkeyp
     for name in ("x.parquet", "y.parquet"):
         write(tmp_path / name, {"a": [1]})
     found = os.stat
-    monkeypatch.setattr(listing.os, "stat", lambda path, **more: os.stat_result([0, 0, *found(path, **more)[2:10]]))
-    listing.check_links([str(tmp_path / "x.parquet"), str(tmp_path / "y.parquet")])
+    monkeypatch.setattr(table.os, "stat", lambda path, **more: os.stat_result([0, 0, *found(path, **more)[2:10]]))
+    table.check_links([str(tmp_path / "x.parquet"), str(tmp_path / "y.parquet")])
     (tmp_path / "z.parquet").symlink_to(tmp_path / "y.parquet")
     with pytest.raises(dp.DataError, match="are the same file"):
-        listing.check_links([str(tmp_path / "y.parquet"), str(tmp_path / "z.parquet")])
+        table.check_links([str(tmp_path / "y.parquet"), str(tmp_path / "z.parquet")])
 
 
 def test_job_with_links_accepts_linked_files(place):

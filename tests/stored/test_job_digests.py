@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from dpscale.runs.opening import content_of, read_job
 
 import dpscale as dp
 from dpscale.ledger import Ledger
 from dpscale.ledger.rows import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
+from dpscale.runs.opening import content_of, read_job
 from dpscale.runs.preflight import check_first_release
 
 ROOT = Path(__file__).parents[2]

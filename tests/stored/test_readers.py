@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from dpscale.runs.opening import open_part
 
 import dpscale as dp
 from dpscale.__main__ import main
@@ -23,6 +22,7 @@ from dpscale.mechanisms.aim import state
 from dpscale.plans.plan import read_content
 from dpscale.privacy import conversion
 from dpscale.runs import manifest
+from dpscale.runs.opening import open_part
 from tests.selection import mostly_slow
 from tests.stored.runs import case_folder, estimates, run_case, write_case
 

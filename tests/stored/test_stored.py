@@ -8,13 +8,13 @@ import tarfile
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from dpscale.runs.opening import open_part
+from dpscale.job.digest import job_digest
 
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import Job
-from dpscale.job.digest import job_digest
 from dpscale.ledger import Ledger
+from dpscale.runs.opening import open_part
 from tests.audit.small import write_selftest
 from tests.golden.runs import draw_records
 from tests.periods import growing

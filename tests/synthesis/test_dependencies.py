@@ -9,9 +9,9 @@ import pytest
 
 from dpscale.domain.rules import FunctionalDependency
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.constraints import reconcile_one_ways
+from dpscale.reconstruction.entropy import reconcile_one_ways
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
-from dpscale.reconstruction.pairwise.learn import CellDistribution, learn, pair_targets, read_pairwise, write_pairwise
+from dpscale.reconstruction.pairwise import CellDistribution, learn, pair_targets, read_pairwise, write_pairwise
 from dpscale.synthesis.cells import _AttributeRefinement, refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw
 from dpscale.workload.residual import center

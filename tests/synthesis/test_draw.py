@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseModel, learn, pair_targets
+from dpscale.reconstruction.pairwise import CellDistribution, PairwiseModel, learn, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, one_way_counts, rake_weights
 from dpscale.synthesis.one_way_rounding import apportion, match_one_ways

@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import PairLayout, PairwiseModel, learn, pair_targets
-from dpscale.reconstruction.pairwise.loops import BEHIND
+from dpscale.reconstruction.pairwise import PairLayout, PairwiseModel, learn, pair_targets
+from dpscale.reconstruction.pairwise_loops import BEHIND
 from dpscale.synthesis import loops, set_targets as module
 from dpscale.synthesis.draw import RowPart, draw, rake_weights
 from dpscale.synthesis.set_layout import SetLayout

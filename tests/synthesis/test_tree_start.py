@@ -12,8 +12,8 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.learn import pair_targets
+from dpscale.reconstruction import pairwise as learning
+from dpscale.reconstruction.pairwise import pair_targets
 from dpscale.runs import estimates
 from dpscale.runs.stages.synthesize import RowsWarning
 from dpscale.synthesis.draw import spanning_tree, tree_start

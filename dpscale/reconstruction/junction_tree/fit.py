@@ -27,7 +27,7 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Floats, optimize
 from dpscale.domain.rules import DomainConstraint, constraints_on
 from dpscale.reconstruction.consistency import LEAST_TOTAL
-from dpscale.reconstruction.constraints import coarse_possible
+from dpscale.reconstruction.entropy import coarse_possible
 from dpscale.reconstruction.junction_tree.model import IMPOSSIBLE, GraphicalModel, calibrate
 from dpscale.reconstruction.junction_tree.tree import (
     JunctionTree,

@@ -1,6 +1,6 @@
 """Parquet files: reader, and compiled loops over the bytes of footers, pages, levels and packed values.
 
-The loops (`headers`, `levels`, `values`) are independent of tables and domains, and validate everything that they read
+The loops (`headers`, `values`) are independent of tables and domains, and validate everything that they read
 from a file. `records.pages` decodes columns to cell numbers by them; other columns are read by pyarrow.
 """
 

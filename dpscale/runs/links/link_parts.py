@@ -20,17 +20,19 @@ from numpy.typing import NDArray
 
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Integers
-from dpscale.contributions.key_shards import (
+from dpscale.contributions.links import (
     CHILDREN,
     PAIRS,
     PARENTS,
     DividedMap,
     KeyDealing,
     KeyedPart,
+    KeyedRows,
     KeyShard,
     deal_keys,
+    one_a_key,
+    row_words,
 )
-from dpscale.contributions.links import KeyedRows, one_a_key, row_words
 from dpscale.contributions.unit_shards import UnitMap
 from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, worker_folder
 from dpscale.job import Job

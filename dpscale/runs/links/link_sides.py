@@ -3,7 +3,7 @@
 Tables with few rows are in memory. Links of a child with many rows are drawn in blocks, from the profiles of the rows.
 
 *Rules across tables (`job.link_rules`).*
-Links are changed so that as many as possible satisfy the rules (`relational.link_rules`). Where no parent fits a child,
+Links are changed so that as many as possible satisfy the rules (`relational.assignment`). Where no parent fits a child,
 the child's attribute gets another cell, at random by the frequency in its table, that satisfies the rules of the
 domain, those of this link and those of earlier links. Changed cells are written in place of those of the table's run.
 """
@@ -24,8 +24,8 @@ from dpscale.job import Job
 from dpscale.job.link_rules import LinkedRule
 from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
+from dpscale.relational.assignment import PossibleLinks, check_size, repair_links
 from dpscale.relational.features import Side, distinct
-from dpscale.relational.link_rules import PossibleLinks, check_size, repair_links
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_data import sizes, with_drawn
 from dpscale.runs.links.link_sampling import (

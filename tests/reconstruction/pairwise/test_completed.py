@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpscale.reconstruction import pairwise as learning
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.learn import (
+from dpscale.reconstruction.pairwise import (
     CellDistribution,
     complete_pairs,
     learn,

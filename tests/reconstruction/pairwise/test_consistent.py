@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.consistent import consistent_pairs
-from dpscale.reconstruction.pairwise.learn import learn, pair_targets
+from dpscale.reconstruction.pairwise import consistent_pairs, learn, pair_targets
 from dpscale.workload.residual.axes import every_cell
 from tests.reconstruction.pairwise.small import MEMORY, draw_joint, make_model
 

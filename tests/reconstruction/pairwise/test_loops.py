@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import chisquare
 
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.pairwise import loops
-from dpscale.reconstruction.pairwise.learn import Sweeper, independent_rows, pair_targets
+from dpscale.reconstruction import pairwise_loops as loops
+from dpscale.reconstruction.pairwise import Sweeper, independent_rows, pair_targets
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, count_pair, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())

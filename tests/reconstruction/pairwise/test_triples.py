@@ -8,10 +8,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from dpscale.reconstruction import pairwise as triples_module
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise import triples as triples_module
-from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn, pair_targets
-from dpscale.reconstruction.pairwise.triples import Departure, add_triples, missing_triples, sample_triples
+from dpscale.reconstruction.pairwise import (
+    Departure,
+    PairwiseModel,
+    add_triples,
+    learn,
+    missing_triples,
+    pair_targets,
+    sample_triples,
+)
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, make_model
 
 NAMES = tuple(SIZES)

@@ -1,4 +1,9 @@
-"""Learning of a pairwise model of the measured pairs, the other pairs that it implies, and prototype rows.
+"""Pairwise maximum-entropy model of all measured pairs: it completes unmeasured pairs and generates rows.
+
+Low-order tables estimate an unmeasured pair from its strongest chain alone. A model of all measured pairs uses all
+chains together. It is learnt by sampling, so its size is not limited by a junction tree: `learn` sweeps over prototype
+rows (`pairwise_loops`) until the model reproduces the measured counts, and reads off the other pairs. The initial
+values are rounded, so that machines whose floats differ in the last bits learn the same model.
 
 Rows start independent and are swept with increasing feedback. The remaining error is integrated into the pairs' own
 logits, θ += κ β (T − C)/S (a proportional–integral controller), so that finally the model itself reproduces the
@@ -7,12 +12,31 @@ change if one value nearly determines another.
 
 Tables of a pair i < j are concatenated in vectors of `cells` entries, row-major in (value of i, value of j). The loops
 store every pair twice more as float32, in both orientations, so that the entries for one attribute are adjacent.
+
+*Measured pairs that contradict each other.*
+They are moved towards the pairs that rows can have together. The released estimates of different pairs may not be the
+pairs of any table: each has noise of its own, and only 1-ways agree. Rows that are swept with strong feedback towards
+all of them have the nearest pairs that one table has, up to sampling. A projection onto a convex set that contains the
+true pairs does not increase the error. With e the shares of a pair, and s and t its shares in two halves of the rows,
+which are swept independently, the pair becomes
+
+    e + α ((s + t)/2 − e),    α = Σ (s − e)(t − e)/p over Σ ((s + t)/2 − e)²/p
+
+with p the product of its 1-ways. α is the share of the departure that both halves have: 0 if they depart from e by
+sampling alone, as they do from pairs that agree.
+
+*Sets of three that were not measured.*
+Their pairs imply a table, from which the pairwise model departs. The prototype rows are swept further, and counted in
+the cells of every set in two halves s and t. With p the table that the pairs alone imply, the departure is α ((s + t)/2
+− p), where α = Σ (s − p)(t − p)/p over Σ ((s + t)/2 − p)²/p is the share of it that both halves have. Measured sets of
+three tell how much of the model's departures is real.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -21,17 +45,35 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, Integers, Integers32, NDArray, ParallelMap, named_task, serial_map
+from dpscale.base.numerics import (
+    AttributeSet,
+    Floats,
+    Integers,
+    Integers32,
+    NDArray,
+    ParallelMap,
+    named_task,
+    serial_map,
+)
 from dpscale.domain.rules import DomainConstraint, restored
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction import pairwise_loops as loops
+from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
 from dpscale.reconstruction.fitting_loops import fit_pair
-from dpscale.reconstruction.pairwise import loops
+from dpscale.reconstruction.pairwise_loops import count_triple
 from dpscale.storage.files import reading, writing
 from dpscale.workload.residual.axes import Groups
 
 STEP = 2.0**-30  # shares are multiples of it, so that they do not depend on the last bits of floats
 BYTES_A_CELL = 64  # all vectors of a sweep together
+
+# further sweeps; sets of three counted at most, and their cells together
+SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 14, 1 << 23
+# of a fit to pairs: rounds; L1 distance in shares of the total; least share of a cell's expectation, and least divisor;
+# fewest measured sets that tell how much of the departures is real
+ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
+
+AGREED_BETAS = (16.0, 256.0)  # strength of the feedback in each sweep
 
 
 @dataclass(frozen=True, eq=False)
@@ -508,3 +550,249 @@ def read_pairwise(path: Path) -> tuple[PairwiseModel, CellDistribution, float]:
         ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
         rules = tuple(restored(measured_departures) for measured_departures in index.get("rules", ()))
         return pairwise, CellDistribution(groups, ones, rules), float(index["total"])
+
+
+def missing_triples(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
+    """Return the triples inside wanted sets that have no table, in the model's order; none if they are too many."""
+    place, triples = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
+    for wanted_set in sets:
+        triples.update(combinations(sorted(wanted_set, key=place.__getitem__), 3))
+        if len(triples) > MOST_SETS + len(model.tables):
+            return []
+
+    missing = triples - model.tables.keys()
+    few = len(missing) <= MOST_SETS and sum(model.cells(names) for names in missing) <= MOST_CELLS
+    return sorted(missing, key=lambda names: [place[name] for name in names]) if few else []
+
+
+def add_triples(
+    model: LowOrder, pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str, each: ParallelMap = serial_map
+) -> LowOrder:
+    """Return the model with a table for each of `sets`; the rows follow from `release`, its public name.
+
+    `by` is the departure of the pairwise model from the table of the pairs alone (`expected`); the share of it that is
+    taken follows from measured triples.
+    """
+    if not sets:
+        return model
+
+    by_pairs = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
+    measured = [names for names in model.tables if len(names) == 3][:MOST_SETS]
+    sampled = sample_triples(pairwise, [*measured, *sets], release, each)
+    measured_departures = [(_departure(by_pairs, sampled, names), model.tables[names]) for names in measured]
+    share = _departure_share(measured_departures)
+    implied = {names: _departure(by_pairs, sampled, names) for names in sets} if share else {}
+    tables = {names: departure.expected + share * departure.by for names, departure in implied.items()}
+
+    return replace(model, tables={**model.tables, **tables})
+
+
+@dataclass(frozen=True, eq=False)
+class Departure:
+    """Table implied by its pairs alone, and the departure of the pairwise model from it, without sampling noise."""
+
+    expected: Floats
+    by: Floats
+
+
+HalfShares = Mapping[AttributeSet, tuple[Floats, Floats]]
+
+
+def sample_triples(
+    pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str, each: ParallelMap = serial_map
+) -> HalfShares:
+    """Return the shares of the rows of the model in the cells of sets of three, for two halves of the rows.
+
+    The rows of the model are redrawn SWEEPS times with the weights of the model, each population of rows in a task of
+    its own, and counted in the cells of the sets. The two halves estimate the sampling error.
+    """
+    ends = population_ends(len(pairwise.rows))
+    chunks = [(number, rows) for number, rows in enumerate(np.split(pairwise.rows, ends[1:-1]))]
+    alone = replace(pairwise, rows=pairwise.rows[:0])
+    counts = np.sum(list(each(partial(_sample_population, alone, list(sets), release), chunks)), axis=0)
+    sizes = dict(zip(pairwise.targets.layout.names, pairwise.targets.layout.sizes.tolist(), strict=True))
+    shapes = [tuple(sizes[name] for name in names) for names in sets]
+    ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
+    halves = counts / np.array([[SWEEPS * number] for number in _halves(len(pairwise.rows))])
+
+    return {
+        names: (halves[0, first:end].reshape(shape), halves[1, first:end].reshape(shape))
+        for names, shape, first, end in zip(sets, shapes, ends, ends[1:], strict=False)
+    }
+
+
+@named_task("sample-triples")
+def _sample_population(
+    pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str, part: tuple[int, Integers32]
+) -> Floats:
+    """Return the counts of the first and of the second half of swept rows in the cells of the sets, shape (2, cells).
+
+    `part` is the number of the population and its first rows.
+
+    The rows are swept SWEEPS times and counted after each sweep, so a count is a sum over SWEEPS states. The halves are
+    fixed halves of the rows, whose counts are nearly independent: what both have in common is no noise of sampling.
+    """
+    (number, rows), targets, layout = part, pairwise.targets, pairwise.targets.layout
+    # the stream of the first population has no number
+    stream = PublicStream(release, f"triples {number}" if number else "triples")
+    sweeper = Sweeper(
+        layout=layout,
+        ones=targets.ones,
+        rows=rows.copy(),
+        target_counts=targets.shares * len(rows),
+        theta=pairwise.theta,
+        active=targets.known,
+        stream=stream,
+    )
+    places = {name: place for place, name in enumerate(layout.names)}
+    indices = [tuple(places[name] for name in names) for names in sets]
+    starts = np.cumsum([0, *(math.prod(layout.sizes[list(index)].tolist()) for index in indices)])
+
+    counts = np.zeros((2, starts[-1]))
+    for _ in range(SWEEPS):
+        sweeper.sweep(BETAS[-1])
+        # a column at a time, because each set reads three of them
+        columns = np.ascontiguousarray(sweeper.rows.T)
+        for half, place in enumerate((slice(len(rows) // 2), slice(len(rows) // 2, None))):
+            for index, first, end in zip(indices, starts, starts[1:], strict=False):
+                first_column, second_column, third_column = (columns[i, place] for i in index)
+                count_triple(
+                    first_column,
+                    second_column,
+                    third_column,
+                    layout.sizes[index[1]],
+                    layout.sizes[index[2]],
+                    counts[half, first:end],
+                )
+
+    return counts
+
+
+def _halves(count: int) -> tuple[int, int]:
+    """Return the numbers of rows in the first halves of all populations, and in the second ones."""
+    first = sum(int(rows) // 2 for rows in np.diff(population_ends(count)))
+    return first, count - first
+
+
+def _departure(by_pairs: LowOrder, sampled: HalfShares, names: AttributeSet) -> Departure:
+    """Return α ((s + t)/2 − p) of a set.
+
+    Both halves are fitted to the pairs of `expected` first, so that they differ from it in the triple's own part alone.
+    """
+    expected = by_pairs.coarse_marginal(names)
+    margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
+    first, second = (_fit_triples(half, expected, margins) - expected for half in sampled[names])
+    mean, weight = (first + second) / 2, 1 / np.maximum(expected, 1)
+    agreement = float((weight * first * second).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
+    return Departure(expected, min(max(agreement, 0.0), 1.0) * mean)
+
+
+def _fit_triples(shares: Floats, expected: Floats, margins: Sequence[Margin]) -> Floats:
+    """Fit shares to the pairs; a cell without rows has a small part of its expectation."""
+    total = float(expected.sum())
+    return proportional_fit(np.maximum(shares * total, LEAST_TRIPLE * expected), margins, ROUNDS, TOLERANCE * total)
+
+
+def _departure_share(measured_departures: Sequence[tuple[Departure, Floats]]) -> float:
+    """Return which share of the model's departures from the pairs to take, between 0 and 1.
+
+    It is 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error.
+
+    w = Σ measured · model / Σ model² is the slope of a regression through 0, and s the root of its summed squared
+    residuals (per set) over Σ model².
+    """
+    if len(measured_departures) < FEW:
+        return 1.0
+
+    along = np.array([((table - departure.expected) * departure.by).sum() for departure, table in measured_departures])
+    squares = np.array([(departure.by**2).sum() for departure, _ in measured_departures])
+    total_square = max(float(squares.sum()), LEAST_TRIPLE)
+    slope = float(along.sum()) / total_square
+    error = math.sqrt(((along - slope * squares) ** 2).sum()) / total_square
+
+    return min(max(2 * (slope - error) - 1, 0.0), 1.0)
+
+
+def consistent_pairs(
+    model: LowOrder, pairwise: PairwiseModel, release: str, each: ParallelMap = serial_map
+) -> LowOrder:
+    """Return the model with its measured pairs moved towards those of one table; larger tables are fitted to them.
+
+    Parameters
+    ----------
+    model : LowOrder
+    pairwise : PairwiseModel
+        Model of all pairs, learnt from the measured ones, with its prototype rows.
+    release : str
+        Public name of the release, from which the random streams follow.
+    each : callable
+        Parallel map.
+    """
+    layout, targets = pairwise.targets.layout, pairwise.targets
+    ends = population_ends(len(pairwise.rows))
+    if len(ends) < 3:
+        return model
+
+    parts = [(number, rows) for number, rows in enumerate(np.split(pairwise.rows, ends[1:-1]))]
+    alone = replace(pairwise, rows=pairwise.rows[:0])
+    populations = list(each(partial(_sweep_population, alone, release), parts))
+    halves = [np.mean(populations[start::2], axis=0) for start in (0, 1)]
+
+    tables = dict(model.tables)
+    for i, j in layout.pairs:
+        if not targets.known[i, j]:
+            continue
+        shares, ones = layout.of(targets.shares, i, j), [layout.one(targets.ones, k) for k in (i, j)]
+        # the departure that two halves of the populations agree on, which sampling noise alone would not show
+        first, second = (layout.of(half, i, j) - shares for half in halves)
+        agreed = _agreement(first, second, np.multiply.outer(*ones)) * (first + second) / 2
+        moved = np.maximum(shares + agreed, LEAST)
+        fit_pair(moved, *map(np.ascontiguousarray, ones), FIT_ROUNDS, FIT_TOLERANCE)
+        names = layout.names[i], layout.names[j]
+        tables[names] = model.impose_rules(names, moved * model.total)
+
+    return _with_larger(replace(model, tables=tables))
+
+
+def _agreement(one: Floats, other: Floats, alone: Floats) -> float:
+    """Return the share of the mean of two departures that both have, between 0 and 1, in whole steps.
+
+    α of the module for departures `one` and `other`, with 1/p of the independent table `alone` as weights.
+    """
+    weight = 1 / np.maximum(alone, LEAST)
+    of_mean = float((weight * ((one + other) / 2) ** 2).sum())
+    share = float((weight * one * other).sum()) / max(of_mean, LEAST)
+    return round(min(max(share, 0.0), 1.0) / STEP) * STEP
+
+
+def _with_larger(model: LowOrder) -> LowOrder:
+    """Return the model with its tables of three and more attributes fitted to those inside them."""
+    smaller = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
+    for degree in sorted({len(names) for names in model.tables if len(names) > 2}):
+        larger = {names: table for names, table in model.tables.items() if len(names) == degree}
+        fitted = smaller.fit_tables(larger, FIT_ROUNDS, FIT_TOLERANCE * model.total)
+        smaller = replace(smaller, tables={**smaller.tables, **fitted})
+    return smaller
+
+
+@named_task("sweep-pairs")
+def _sweep_population(pairwise: PairwiseModel, release: str, part: tuple[int, Integers32]) -> Floats:
+    """Return the shares of swept rows in the cells of all pairs; `part` is the number of a population and its rows.
+
+    Feedback acts on all pairs in use, with targets of the rows' number times the shares, and its strength β increases.
+    """
+    (number, rows), targets = part, pairwise.targets
+    stream = PublicStream(release, f"consistent {number}" if number else "consistent")
+    counts = targets.shares * len(rows)
+    sweeper = Sweeper(
+        layout=targets.layout,
+        ones=targets.ones,
+        rows=rows.copy(),
+        target_counts=counts,
+        theta=pairwise.theta.copy(),
+        active=targets.layout.used,
+        stream=stream,
+    )
+    for beta in AGREED_BETAS:
+        sweeper.sweep(beta)
+    return np.asarray(sweeper.counts / len(rows))
