@@ -68,7 +68,7 @@ from dpscale.reconstruction.pairwise import (
     missing_triples,
     pair_targets,
 )
-from dpscale.workload.residual.grem import non_negative
+from dpscale.workload.residual import non_negative
 
 DELTA = 1e-9
 Answers = Callable[[Names], np.ndarray]

@@ -63,9 +63,8 @@ from dpscale.mechanisms.aim.estimators import EntropyEstimates, GremEstimator
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.consistency import NoisyCounts
-from dpscale.workload.residual import grem, subsets
-from dpscale.workload.residual.axes import decompose, every_cell, reconstruct
-from dpscale.workload.residual.grem import LazyMarginals, Residuals
+from dpscale.workload import residual as grem
+from dpscale.workload.residual import LazyMarginals, Residuals, decompose, every_cell, reconstruct, subsets
 
 ROOT = Path(__file__).parents[1]
 TABLES, EPSILONS, SEEDS, TIMED = ("adult", "acs", "loans"), (0.1, 1.0, 10.0), 2, 12

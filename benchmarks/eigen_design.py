@@ -26,6 +26,7 @@ from printed import EIGEN_EXAMPLE_4, EIGEN_FIGURE_3, EIGEN_FIGURE_4, EIGEN_FIGUR
 from scipy import linalg
 
 from dpscale import Domain, Workload
+from dpscale.mechanisms.eigen_design import eigen_design, eigen_queries, principal_weights, separated_weights, weigh
 from dpscale.optimize.baselines import (
     data_cube,
     fourier,
@@ -39,7 +40,6 @@ from dpscale.optimize.baselines import (
     walsh,
     wavelet,
 )
-from dpscale.optimize.eigen_design import eigen_design, eigen_queries, principal_weights, separated_weights, weigh
 from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import inverse_gram

@@ -51,10 +51,9 @@ from dpscale.optimize.baselines import (
 from dpscale.optimize.implicit_workload import Implicit, implicit
 from dpscale.optimize.long_axis import chain_of_family
 from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
-from dpscale.optimize.marginal_algebra import residual_traces
 from dpscale.optimize.opt_explicit import descend, error_of, optimise_explicit, starting_points
 from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
-from dpscale.optimize.opt_marginals import marginal_error, optimise_marginals
+from dpscale.optimize.opt_marginals import marginal_error, optimise_marginals, residual_traces
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.workload import FAMILIES
 

@@ -36,7 +36,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fitting_loops import fit_pair
-from dpscale.workload.residual.axes import coarsened
+from dpscale.workload.residual import coarsened
 
 Features = Mapping[str, Floats]
 KINDS = ("components", "signs", "halves", "groups")

@@ -36,7 +36,7 @@ from dpscale.measurement.adaptive import Distances, Scores, run, select_candidat
 from dpscale.mechanisms import aim_grem, aim_pgm, weighted_fourier
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.optimize.eigen_design import choose_design
+from dpscale.mechanisms.eigen_design import choose_design
 from dpscale.optimize.implicit_workload import Implicit, implicit
 from dpscale.optimize.lower_bounds import exact_floor
 from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
@@ -47,7 +47,7 @@ from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
 from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts
 from dpscale.workload import PREFIX, RANGE, decompose
 from dpscale.workload.query_classes import QueryCandidates
-from dpscale.workload.residual.axes import Groups, by_mass, every_cell
+from dpscale.workload.residual import Groups, by_mass, every_cell
 
 
 def make_workload(sizes: tuple[int, ...], *parts: tuple[str, int]) -> dp.Workload:

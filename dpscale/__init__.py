@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from dpscale.counting import count_marginals
     from dpscale.domain import Attribute, Domain
-    from dpscale.domain.columns import bins, dates, number
+    from dpscale.domain.domain import bins, dates, number
     from dpscale.ledger.book import PublicLedger as Ledger
     from dpscale.mechanisms import Plan
     from dpscale.records import Table
@@ -60,9 +60,9 @@ _HOMES = {
     "Workload": "dpscale.workload",
     "count_marginals": "dpscale.counting",
     "ReleasePlan": "dpscale.api.planning",
-    "bins": "dpscale.domain.columns",
-    "dates": "dpscale.domain.columns",
-    "number": "dpscale.domain.columns",
+    "bins": "dpscale.domain.domain",
+    "dates": "dpscale.domain.domain",
+    "number": "dpscale.domain.domain",
     "plan": "dpscale.api.planning",
     "refine": "dpscale.api.public",
     "run": "dpscale.api.public",

@@ -8,10 +8,9 @@ from itertools import product
 
 import numpy as np
 
-from dpscale.optimize.marginal_algebra import dimensions, residual_traces, weights_of
+from dpscale.optimize.opt_marginals import dimensions, residual_traces, weights_of
 from dpscale.workload import ExplicitPart, JointPart
-from dpscale.workload.residual import subsets
-from dpscale.workload.residual.axes import decompose
+from dpscale.workload.residual import decompose, subsets
 
 
 def one_way_queries(family: str, size: int) -> np.ndarray:

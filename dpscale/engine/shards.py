@@ -23,7 +23,7 @@ from dpscale.measurement.adaptive import Distances, MarginalShard, build_shard, 
 from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.privacy.secret import SecretFile
 from dpscale.workload.query_classes import CellClasses
-from dpscale.workload.residual.axes import Groups
+from dpscale.workload.residual import Groups
 
 Handle = Any
 Count = Callable[[Pass], list[Handle]]

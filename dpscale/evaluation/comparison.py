@@ -27,9 +27,16 @@ from dpscale.base.errors import DataError, JobError, TransientError
 from dpscale.base.progress import Progress, lines, shown
 from dpscale.engine.schedulers import Engine, resolve
 from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_rows, sample
-from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_degree, summarise_dependence
+from dpscale.evaluation.marginals import (
+    choose_number_sets,
+    choose_sets,
+    compare_numbers,
+    number_plot,
+    score_all,
+    summarise_by_degree,
+    summarise_dependence,
+)
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
-from dpscale.evaluation.number_sums import choose_number_sets, compare_numbers, number_plot
 from dpscale.evaluation.sdmetrics_scores import check_sdmetrics, sdmetrics_scores
 from dpscale.runs.manifest import MANIFEST
 from dpscale.runs.opening import open_part

@@ -18,8 +18,15 @@ from dataclasses import dataclass, replace
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
-from dpscale.domain.implied_rules import check_contradictions, implied_rules
-from dpscale.domain.rules import DomainConstraint, StructuralZero, ValueRule, read_constraints, with_dependencies
+from dpscale.domain.rules import (
+    DomainConstraint,
+    StructuralZero,
+    ValueRule,
+    check_contradictions,
+    implied_rules,
+    read_constraints,
+    with_dependencies,
+)
 from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.sections import LinkSection, TablesOfJob
 

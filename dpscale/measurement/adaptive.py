@@ -17,11 +17,11 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.measurement import measure_block
 from dpscale.plans.measurement_plan import SCALE, CurrentEstimates, Decision, MeasurementPlan, Selection
+from dpscale.privacy.noise import Words
 from dpscale.privacy.selection import Urn, scale_for
-from dpscale.privacy.staircase import Words
 from dpscale.privacy.streams import open_stream
 from dpscale.workload.query_classes import CellClasses
-from dpscale.workload.residual.axes import Groups, coarsened
+from dpscale.workload.residual import Groups, coarsened
 
 
 class Scores:

@@ -20,8 +20,7 @@ from dpscale.mechanisms import (
     weighted_residuals,
 )
 from dpscale.mechanisms.contract import Mechanism, ObjectiveOptions, PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import FixedPlan
-from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import FixedPlan, matrix_mechanism
 from dpscale.plans.plan import Plan
 
 NAME = "auto"

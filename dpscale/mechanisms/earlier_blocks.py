@@ -42,7 +42,7 @@ from dpscale.reconstruction.base import Evidence, PlanEvidence
 from dpscale.reconstruction.estimates import has_separate_residuals
 from dpscale.storage.files import is_local, present, read_bytes, reading
 from dpscale.workload import Workload
-from dpscale.workload.residual.axes import water_fill
+from dpscale.workload.residual import water_fill
 
 Variances = Sequence[float] | Floats
 Read = Callable[[int], Floats]

@@ -26,8 +26,14 @@ from dpscale.optimize.integer_strategies import bits_for, product_block, rounded
 from dpscale.optimize.layered_strategy import optimise_layers
 from dpscale.optimize.opt_explicit import optimise_explicit
 from dpscale.optimize.opt_kronecker import optimise_union
-from dpscale.optimize.pure_marginals import MarginalSearch, ResidualTraces, WeightedSets
-from dpscale.optimize.pure_traces import AttributeStrategies, first_strategies, plain_traces
+from dpscale.optimize.pure_marginals import (
+    AttributeStrategies,
+    MarginalSearch,
+    ResidualTraces,
+    WeightedSets,
+    first_strategies,
+    plain_traces,
+)
 from dpscale.plans.blocks import Block, summed_variance
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan

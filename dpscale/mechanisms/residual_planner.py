@@ -17,7 +17,7 @@ from dpscale.mechanisms.contract import ObjectiveOptions, PlanningProblem, Tools
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import ResidualSolutions
 from dpscale.optimize.convex import Solution
-from dpscale.optimize.marginal_algebra import least_maximum
+from dpscale.optimize.opt_marginals import least_maximum
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan

@@ -53,8 +53,7 @@ from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE, rooted, variance_factor
 from dpscale.workload import Workload
-from dpscale.workload.residual import subsets
-from dpscale.workload.residual.axes import Weights
+from dpscale.workload.residual import Weights, subsets
 from dpscale.workload.wide import is_wide
 
 NAME = "weighted-residuals"

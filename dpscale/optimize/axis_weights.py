@@ -5,6 +5,11 @@ curve has one parameter t: the minimum over u of √(t + s) + √l is the proble
 gives u = X⁻¹1/(1ᵀX⁻¹1). The error J is stationary where the slope of the curve equals that of J:
 √(t + s)/√l = (∂J/∂l)/(∂J/∂s). This fixed point takes a few steps.
 Several families on one axis, or joint families: L-BFGS on u itself, started from the end of the fixed point.
+
+*L-BFGS* with a weak Wolfe line search by bisection is for functions that are expensive to evaluate and may have kinks.
+The direction is Nocedal's two-loop recursion. The step length is the search of Lewis and Overton, which needs no second
+derivative (Nonsmooth optimization via quasi-Newton methods, 2013). The gradient is computed only after sufficient
+decrease.
 """
 
 from __future__ import annotations
@@ -18,7 +23,6 @@ import numpy as np
 
 from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import Floats
-from dpscale.optimize import descent
 from dpscale.optimize.convex import optimise_roughly
 from dpscale.optimize.implicit_workload import merged
 from dpscale.optimize.residual_grams import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
@@ -26,8 +30,7 @@ from dpscale.optimize.symmetry import split
 from dpscale.optimize.weight_objective import SECONDS, ObjectivePoint, Profiles, WeightObjective
 from dpscale.privacy.draws import GAUSSIAN, rooted
 from dpscale.workload import Family, root_of
-from dpscale.workload.residual import Weights
-from dpscale.workload.residual.axes import whole_weights
+from dpscale.workload.residual import Weights, whole_weights
 from dpscale.workload.wide import even_cut, is_wide, runs_of
 
 STEPS, FLAT = 12, 2e-6  # of the fixed point along the curve: most steps; relative change of J at which it ends
@@ -38,6 +41,12 @@ LITTLE, MUCH, AFFORDED = 1e5, 1e8, 2.5e9  # cubes of cells: limits of one evalua
 TILT = 0.4  # relative rise or fall of tilted weights from the middle of an axis to its ends
 # weight moved to judge flatness; error of the sum of stored weights; eigenvalue taken as 0
 MOVED, NEAR, SINGULAR = 1e-3, 1e-9, 1e-9
+
+Objective = Callable[[Floats], tuple[float, Callable[[], Floats]]]  # value and slope function at a point
+
+MEMORY = 10  # pairs of steps and changes of the slope that approximate the curvature
+FALLS, FLATTENS = 1e-4, 0.9  # Wolfe conditions: sufficient decrease and curvature
+FIRST, LENGTH = 0.1, 10.0  # of the first step: largest move, and its limit in multiples of the slope
 
 
 @dataclass(frozen=True)
@@ -286,7 +295,7 @@ def descend(weighed: WeightObjective, first: ObjectivePoint, evaluations: int) -
             evaluated.append(weighed(move_profiles(weighed.demands, first.profiles, free, moves)))
         return math.log(evaluated[-1].value), partial(_slope, evaluated[-1], free)
 
-    descent.descend(evaluate, np.zeros(sum(len(first.profiles[kind]) for kind in free)), evaluations, ENOUGH)
+    lbfgs(evaluate, np.zeros(sum(len(first.profiles[kind]) for kind in free)), evaluations, ENOUGH)
     return min(evaluated, key=lambda point: point.value)
 
 
@@ -399,3 +408,93 @@ def _cubic(places: Floats, values: Floats, wanted: Floats) -> Floats:
         shares = (wanted[:, None] - places[near[:, others]]) / (places[near[:, j : j + 1]] - places[near[:, others]])
         total += shares.prod(axis=1) * values[near[:, j]]
     return total
+
+
+def lbfgs(evaluate: Objective, start: Floats, evaluations: int, flat: float) -> None:
+    """Evaluate at most `evaluations` points, each lower than the previous one; stop if one gains less than `flat`.
+
+    `flat` is the least decrease of a step that continues the search. The slope of a point is a function, because it is
+    computed only if the point is accepted.
+    """
+    left = [evaluations]  # shared with the line search, which decreases it
+
+    def evaluate_once(point: Floats) -> tuple[float, Callable[[], Floats]]:
+        check_planning_time()
+        left[0] -= 1
+        return evaluate(point)
+
+    point, (value, slope_of), hessian = start, evaluate_once(start), _InverseHessian()
+    slope = slope_of()
+    while left[0] > 0 and slope.any():
+        direction = hessian.direction(slope)
+        step = _step(evaluate_once, point, value, slope, direction, left)
+        if step is None:
+            return
+
+        new, new_value, new_slope = step
+        gained, value = value - new_value, new_value
+        hessian.add(new - point, new_slope - slope)
+        point, slope = new, new_slope
+        if gained <= flat:
+            return
+
+
+def _step(
+    evaluate: Objective, at: Floats, value: float, slope: Floats, direction: Floats, left: list[int]
+) -> tuple[Floats, float, Floats] | None:
+    """Return a lower and flatter point along the direction, with its value and slope; None if none is found.
+
+    Both are the conditions of Wolfe, found by doubling and halving the length. `left` is the number of evaluations.
+
+    `low` is a length with sufficient decrease that is still too steep, `high` one without sufficient decrease. Without
+    an upper limit the length doubles, else it is halved. At the last evaluation, a lower point counts even if it is
+    steep.
+    """
+    falling, low, high, length, best = float(slope @ direction), 0.0, math.inf, 1.0, None
+    while left[0] > 0:
+        point = at + length * direction
+        value_there, slope_of = evaluate(point)
+        if value_there > value + FALLS * length * falling:
+            high = length
+        else:
+            slope_there = slope_of()
+            best = point, value_there, slope_there
+            if float(slope_there @ direction) >= FLATTENS * falling:
+                return best
+            low = length
+
+        length = (low + high) / 2 if high < math.inf else 2 * low
+
+    return best
+
+
+class _InverseHessian:
+    """Recent steps and the changes of the slope along them: an implicit inverse Hessian."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Floats, Floats]] = []
+
+    def add(self, step: Floats, change: Floats) -> None:
+        if float(step @ change) > 0:
+            self.pairs = [*self.pairs[1 - MEMORY :], (step, change)]
+
+    def direction(self, slope: Floats) -> Floats:
+        """Return the descent direction for a slope: two loops over the last steps and changes of the slope (L-BFGS).
+
+        Without steps, the slope is scaled so that the largest move is FIRST, by at most LENGTH. Otherwise, with ρ =
+        1/(stepᵀ change), the first loop subtracts ρ (stepᵀd) change from the newest pair on, the direction is scaled by
+        stepᵀchange/changeᵀchange, and the second loop adds (α − ρ changeᵀd) step from the oldest.
+        """
+        if not self.pairs:
+            return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))
+
+        direction, along = -slope, []
+        for step, change in reversed(self.pairs):
+            along.append(float(step @ direction) / float(step @ change))
+            direction = direction - along[-1] * change
+
+        step, change = self.pairs[-1]
+        direction = direction * (float(step @ change) / float(change @ change))
+        for (step, change), was in zip(self.pairs, reversed(along), strict=True):
+            direction = direction + (was - float(change @ direction) / float(step @ change)) * step
+        return np.asarray(direction)

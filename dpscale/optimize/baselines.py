@@ -14,9 +14,8 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, NDArray, optimize
 from dpscale.optimize.implicit_workload import Implicit
-from dpscale.optimize.marginal_algebra import requested_terms, residual_traces
 from dpscale.optimize.opt_explicit import Noise, sensitivity
-from dpscale.optimize.opt_marginals import marginal_error
+from dpscale.optimize.opt_marginals import marginal_error, requested_terms, residual_traces
 from dpscale.plans.layered import LayeredFactor
 from dpscale.workload import root_of
 

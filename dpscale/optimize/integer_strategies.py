@@ -20,8 +20,7 @@ from dpscale.base.numerics import AttributeSet, Floats, linalg
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.privacy.draws import BELOW_ONE, GAUSSIAN
-from dpscale.workload.residual import Weights
-from dpscale.workload.residual.axes import centred, nearest_centred
+from dpscale.workload.residual import Weights, centred, nearest_centred
 
 TOTAL_BITS = 75  # limit for all factors of a strategy together: noise is drawn below 2^99 lattice steps
 LARGEST_BITS = 25  # most bits of the scale of a rounded strategy; with them rounding costs a gap of about 1e-7

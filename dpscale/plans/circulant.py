@@ -9,14 +9,15 @@ over the frequencies that are 0 on no axis; λ vanishes at the others. Nothing o
 |q̂|² is the product of those of its axes, and for an interval of cells it depends on the length alone.
 
 Products with K are exact: an array over several axes, each but the first padded to twice its length, is a sequence of
-which the convolution has all sums of the cells at their own places.
+which the convolution has all sums of the cells at their own places. Convolutions of integers are computed by the fast
+Fourier transform, digit by digit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from typing import Any
@@ -25,7 +26,6 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.plans.convolution import exact_convolution
 from dpscale.plans.factor import ImplicitFactor
 from dpscale.workload import Family
 from dpscale.workload.family import in_chunks
@@ -33,6 +33,8 @@ from dpscale.workload.node_grams import generators
 from dpscale.workload.wide import is_wide
 
 LARGEST_SUM = 1 << 50  # of the absolute entries of a row, so that limbs of 12 bits can be multiplied
+
+FFT_ERROR = 64.0  # bound of the error of a convolution in units of roundoff · log₂ length · both norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,3 +288,54 @@ def rounded_kernel(eigenvalues: Floats) -> Integers:
         raise PlanError("workload", f"a strategy on {' × '.join(map(str, kernel.shape))} cells that loses rank when it "
                         "is rounded", "fewer cells", "coarsen the attributes")  # fmt: skip
     return integers
+
+
+def exact_convolution(known: Integers, columns: NDArray[Any]) -> NDArray[Any]:
+    """Return the convolution of a sequence of m integers with others, exact.
+
+    Both are divided into digits of so few bits that the error of a convolution by the fast Fourier transform is below
+    1/4. Results beyond 64 bits need an array of Python integers.
+
+    Parameters
+    ----------
+    known : ndarray of int64, shape (m,)
+    columns : ndarray, shape (k, m)
+
+    Returns
+    -------
+    ndarray, shape (k, 2m)
+    """
+    count = len(known)
+    length, bits = _padded(count), _digit_bits(count)
+    spectra = [np.fft.rfft(digit, length) for digit in _digits(known, bits)]
+    total = np.zeros((len(columns), 2 * count), columns.dtype)
+
+    for place, digit in enumerate(_digits(columns, bits)):
+        spectrum = np.fft.rfft(digit, length)
+        for index, transformed in enumerate(spectra):
+            product = np.rint(np.fft.irfft(transformed * spectrum, length)[:, : 2 * count]).astype(np.int64)
+            total += product.astype(total.dtype) << bits * (place + index)
+    return total
+
+
+def _padded(rows: int) -> int:
+    """Return a length at which a cyclic convolution of two columns does not wrap around."""
+    return 1 << (2 * rows - 1).bit_length()
+
+
+def _digit_bits(rows: int) -> int:
+    """Return the bits of digits whose convolution has an error below 1/4, by the norms of two columns of digits."""
+    error = FFT_ERROR * np.finfo(np.float64).eps * math.log2(_padded(rows)) * rows
+    return int(math.log2(0.25 / error) / 2) + 1
+
+
+def _digits(values: NDArray[Any], bits: int) -> Iterator[Floats]:
+    """Yield digits with values = Σ digit_i 2^(bits i), |digit| ≤ 2^(bits−1).
+
+    A digit is the remainder modulo 2^bits, between −2^(bits − 1) and 2^(bits − 1) − 1.
+    """
+    half = 1 << (bits - 1)
+    while values.any():
+        digit = (values + half & (2 * half - 1)) - half
+        values = (values - digit) >> bits
+        yield digit.astype(np.float64)

@@ -37,7 +37,7 @@ from dpscale.privacy.draws import Draw, cost_of, gaussian_draw, laplace_draw
 from dpscale.privacy.streams import canonical
 from dpscale.workload import Workload
 from dpscale.workload.query_classes import CellClasses
-from dpscale.workload.residual.axes import Groups
+from dpscale.workload.residual import Groups
 
 
 class MeasurementRequest(Protocol):

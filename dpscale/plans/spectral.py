@@ -35,7 +35,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.plans.convolution import exact_convolution
+from dpscale.plans.circulant import exact_convolution
 from dpscale.plans.factor import ImplicitFactor
 from dpscale.workload import Family
 from dpscale.workload.node_grams import generators

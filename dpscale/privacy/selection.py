@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.privacy.conversion import pure_of_mu
-from dpscale.privacy.staircase import WORD_BITS, Words, exp_bounds
+from dpscale.privacy.noise import WORD_BITS, Words, exp_bounds
 
 RANGE_BITS = 40  # bits of ε, rounded down, so that machines agree
 LEAST_SUM = 2.0**-400  # sum of the remaining weights below which they are computed again

@@ -29,9 +29,7 @@ from dpscale.reconstruction.low_order import from_estimates, fully_measured
 from dpscale.reconstruction.simulated_errors import SimulatedErrors
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import Workload, WorkloadPart
-from dpscale.workload.residual import subsets
-from dpscale.workload.residual.axes import every_cell
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Residuals, every_cell, subsets
 
 
 class Evidence(Protocol):

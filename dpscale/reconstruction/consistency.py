@@ -20,8 +20,7 @@ from dpscale.plans.factor import Factor
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.shrinkage import shrunk_counts
 from dpscale.storage.files import reading, writing
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups, coarsened, expanded
+from dpscale.workload.residual import Groups, center, coarsened, expanded
 
 LEAST_CELL, LEAST_GROUP = 0.05, 0.3  # least counts of a cell and of a group, before counts are scaled to the total
 LEAST_TOTAL = 0.25  # of a model, which is normalised by it; rounded, a table without rows

@@ -37,8 +37,7 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Floats, NDArray
 from dpscale.domain.rules import DomainConstraint, FunctionalDependency, ValueRule, constraints_on, possible
 from dpscale.reconstruction.set_arrays import OneWayArrays, TripleArrays
-from dpscale.workload.residual import subsets
-from dpscale.workload.residual.axes import Groups, coarsened, expanded
+from dpscale.workload.residual import Groups, coarsened, expanded, subsets
 
 Rules = Sequence[DomainConstraint]
 # cells up to which possible groups follow from possible cells; least count and least divisor; rounds of scaling to the

@@ -20,8 +20,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.workload import Family, Workload, WorkloadPart
-from dpscale.workload.residual import center, residual_of, smear, subsets
-from dpscale.workload.residual.axes import Groups, coarsened
+from dpscale.workload.residual import Groups, center, coarsened, residual_of, smear, subsets
 
 Both = tuple[Floats, Floats]
 Pattern = tuple[int, ...]

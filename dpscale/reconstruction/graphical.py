@@ -26,7 +26,7 @@ from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import JunctionTree, cells_of, junction_tree
 from dpscale.reconstruction.model_answers import NO_ERRORS, ModelEstimates
 from dpscale.storage.files import reading, writing
-from dpscale.workload.residual.axes import Groups
+from dpscale.workload.residual import Groups
 
 NAME, FILE = "graphical", "graphical.npz"
 BYTES = 40  # per cell of a clique: potentials, probabilities, gradients and temporary arrays

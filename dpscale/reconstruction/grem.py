@@ -15,8 +15,7 @@ from dpscale.base.settings import setting
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction, check_no_trees
 from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, ModelEstimates, read_residuals, write_residuals
-from dpscale.workload.residual import subsets
-from dpscale.workload.residual.grem import non_negative
+from dpscale.workload.residual import non_negative, subsets
 
 BYTES = 64  # per cell of a requested marginal: the cell, its bound, its multiplier and temporary arrays
 EVEN = 1e-9  # relative range of axis weights up to which the mean counts as plain

@@ -43,9 +43,7 @@ from dpscale.reconstruction.entropy import (
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.reconstruction.shrinkage import NEIGHBOUR_REACHES, NoisyTable, NoisyTables, best_posterior, near
-from dpscale.workload.residual import center, profile_of, subsets
-from dpscale.workload.residual.axes import Groups, by_mass, coarsened, every_cell
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Groups, Residuals, by_mass, center, coarsened, every_cell, profile_of, subsets
 
 Tables = dict[AttributeSet, Floats]
 # of a fit: most rounds; L1 distance at which it ends, in shares of the total; then the least expected count, divisor

@@ -28,8 +28,7 @@ from dpscale.reconstruction.public_margins import fit_totals
 from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, Calibration, Departures, SimulatedErrors
 from dpscale.storage.files import reading, write_whole, writing
 from dpscale.workload import WorkloadPart
-from dpscale.workload.residual.axes import Groups
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Groups, Residuals
 
 NO_ERRORS = (
     "No standard errors are available: the model completes what was not measured, with an error that the noise does "

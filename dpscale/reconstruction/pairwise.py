@@ -62,7 +62,7 @@ from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
 from dpscale.reconstruction.fitting_loops import fit_pair
 from dpscale.reconstruction.pairwise_loops import count_triple
 from dpscale.storage.files import reading, writing
-from dpscale.workload.residual.axes import Groups
+from dpscale.workload.residual import Groups
 
 STEP = 2.0**-30  # shares are multiples of it, so that they do not depend on the last bits of floats
 BYTES_A_CELL = 64  # all vectors of a sweep together

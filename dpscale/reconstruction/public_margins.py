@@ -20,7 +20,7 @@ from dpscale.domain import Domain
 from dpscale.domain.hierarchy import level_axes, margin_cells
 from dpscale.domain.public_totals import common_set
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.workload.residual.axes import coarsened
+from dpscale.workload.residual import coarsened
 
 # most sweeps of a fit; departure at which it ends, in shares of the table; least 1-way count
 SWEEPS, CLOSE, LEAST = 500, 1e-12, 1e-6

@@ -65,9 +65,7 @@ from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks, stacks
 from dpscale.workload import Family, WorkloadPart
-from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell, expanded
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Groups, Residuals, center, coarsened, every_cell, expanded, subsets
 
 FEW, FEW_LARGER = 8, 5  # fewest predicted sets for an estimate
 LEAST = 1e-9  # least divisor, and least variance of chance

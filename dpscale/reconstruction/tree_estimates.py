@@ -20,8 +20,7 @@ from dpscale.domain import Hierarchy
 from dpscale.plans.tree import TreeAccuracy, TreeFactor, TreeQuerySet, split_levels, with_implied, without_implied
 from dpscale.reconstruction.estimates import LeastSquaresEstimates, grouped_variance
 from dpscale.workload import WorkloadPart
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups
+from dpscale.workload.residual import Groups, center
 
 MOST_GROUPS = 4096  # groups of nodes up to which variances are exact; above, their upper bound
 

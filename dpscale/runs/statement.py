@@ -23,8 +23,8 @@ from dpscale.answers.report.page import redacted
 from dpscale.contributions.joins import REACH
 from dpscale.domain.number import TOTAL, Number
 from dpscale.job.job import former_content
-from dpscale.plans.factor_fields import packed
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.plan import packed
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.storage.files import read_bytes
 from dpscale.workload.merging import MergedCells

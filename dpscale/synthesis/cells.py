@@ -21,7 +21,7 @@ from dpscale.reconstruction.entropy import determined_over_groups, known_pair, p
 from dpscale.reconstruction.pairwise import LOG_UNIT, CellDistribution, PairTargets
 from dpscale.reconstruction.pairwise_loops import BEHIND
 from dpscale.synthesis import loops
-from dpscale.workload.residual.axes import Groups, every_cell
+from dpscale.workload.residual import Groups, every_cell
 
 # strength β of the feedback; rows added to a target that divides; factor of β for 1-way counts
 BETA, FLOOR, ALONE = 32.0, 0.25, 4.0

@@ -25,7 +25,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.workload.family import Family
 from dpscale.workload.parts import WorkloadPart
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell
+from dpscale.workload.residual import Groups, coarsened, every_cell
 
 LARGEST_SUM = 1 << 62  # bound of a sum of clipped differences, within signed 64 bits
 MOST_ENTRIES = 1 << 24  # of one matrix over cells; beyond, its queries are assumed to distinguish all cells

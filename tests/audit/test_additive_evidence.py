@@ -19,8 +19,8 @@ from dpscale.audit.evidence import bundle, recompute, sensitivities
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.ledger import Ledger
-from dpscale.mechanisms import fixed_plan
-from dpscale.mechanisms.fixed_plan import AllBlocks, FixedPlan
+from dpscale.mechanisms import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import AllBlocks, FixedPlan
 from dpscale.privacy.accounting import Cost, float_above
 from dpscale.privacy.conversion import gaussian_power, gdp_mu
 from dpscale.privacy.protection import Protection
@@ -36,7 +36,7 @@ KINDS = {"plan": ("query-smasher", GAUSSIAN), "units": ("identity", GAUSSIAN, UN
 
 def plant(patch, additive=ADDITIVE, period=PERIOD):
     """Let fixed plans state an additive delta and a period, with noise for the rest of the job's delta."""
-    honest, planned = FixedPlan.cost.fget, fixed_plan.plan_draws
+    honest, planned = FixedPlan.cost.fget, matrix_mechanism.plan_draws
 
     def smaller(plan, budget, rows_per_unit=1):
         whole = gdp_mu(1.0, 1e-9) ** 2
@@ -44,7 +44,7 @@ def plant(patch, additive=ADDITIVE, period=PERIOD):
             budget = gdp_mu(1.0, float(Fraction(1e-9) - additive)) ** 2
         return planned(plan, budget, rows_per_unit)
 
-    patch.setattr(fixed_plan, "plan_draws", smaller)
+    patch.setattr(matrix_mechanism, "plan_draws", smaller)
     patch.setattr(FixedPlan, "cost", property(lambda plan: replace(honest(plan), delta=additive, period=period)))
     patch.setattr(AllBlocks, "additive_delta", additive, raising=False)
 

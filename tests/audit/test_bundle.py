@@ -21,7 +21,7 @@ from dpscale.audit.evidence.bundle import Records
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.audit.evidence.envelope import signer
 from dpscale.base.errors import JobError
-from dpscale.plans import factor_fields
+from dpscale.plans import plan
 from dpscale.privacy.conversion import epsilon_of_mu
 from dpscale.runs import runner
 from dpscale.runs.opening import open_part, open_run
@@ -205,10 +205,10 @@ def test_seeded_run_is_reported_as_not_private(tmp_path, selftest):
 def test_large_strategies_are_packed_or_given_by_column_norms(tmp_path, monkeypatch):
     run = run_job(tmp_path, "hdmm")
     plain = recompute.read(write_run_bundle(run), "strategies.json")["factors"]
-    monkeypatch.setattr(factor_fields, "SHOWN", 4)
+    monkeypatch.setattr(plan, "SHOWN", 4)
     packed = recompute.read(write_run_bundle(run), "strategies.json")["factors"]
     assert check_bundle(run / "evidence")["by_columns_alone"] == 0
-    monkeypatch.setattr(factor_fields, "MOST", 8)
+    monkeypatch.setattr(plan, "MOST", 8)
     columns = recompute.read(write_run_bundle(run), "strategies.json")["factors"]
     assert check_bundle(run / "evidence")["by_columns_alone"] > 0
     assert any("packed" in one for one in packed.values())

@@ -7,7 +7,7 @@ import dpscale as dp
 from dpscale.audit.evidence import bundle, sensitivities
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
-from dpscale.plans.factor_fields import packed
+from dpscale.plans.plan import packed
 from dpscale.runs.opening import open_run
 from tests.audit.forging import consistently, forge
 from tests.audit.test_bundle import PASSED

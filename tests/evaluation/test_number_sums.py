@@ -16,7 +16,7 @@ import dpscale as dp
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.evaluation import compare
 from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_rows
-from dpscale.evaluation.number_sums import choose_number_sets, compare_numbers, number_plot
+from dpscale.evaluation.marginals import choose_number_sets, compare_numbers, number_plot
 from dpscale.runs.opening import open_part
 from dpscale.runs.table import TablePart
 from tests.numbers.small import NUMBERS, make_frame, rounded, write_job
@@ -87,7 +87,7 @@ def test_results_do_not_depend_on_the_division_of_work(place: Path) -> None:
 
 
 def test_large_steps_are_summed_exactly() -> None:
-    from dpscale.evaluation.number_sums import _add
+    from dpscale.evaluation.marginals import _add
 
     flat, steps = np.zeros(2, np.int64), np.array([(1 << 31) - 1] * 3 + [5], np.int64)
     domain = dp.Domain({"a": 2})

@@ -15,7 +15,7 @@ from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
 from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, Setting
 from dpscale.mechanisms.aim.state import AimState
-from dpscale.workload.residual.axes import coarsened
+from dpscale.workload.residual import coarsened
 
 SIZES = {"a": 4, "b": 3, "c": 12, "d": 2, "e": 5}
 NAMES = tuple(SIZES)

@@ -24,8 +24,7 @@ from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, S
 from dpscale.mechanisms.aim.state import first_decision, initial_state
 from dpscale.plans.measurement_plan import SCALE, TableEstimates
 from dpscale.privacy.streams import open_stream, seeded_secret
-from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.axes import every_cell
+from dpscale.workload.residual import center, every_cell, subsets
 from tests.measurement.small import (
     NAMES,
     OWN,

@@ -10,8 +10,7 @@ from dpscale.mechanisms.aim.estimators import GremEstimator
 from dpscale.mechanisms.aim.setting import PublishedSchedule
 from dpscale.mechanisms.aim.state import first_decision, initial_state
 from dpscale.privacy.streams import seeded_secret
-from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.grem import LazyMarginals, Residuals
+from dpscale.workload.residual import LazyMarginals, Residuals, center, subsets
 from tests.measurement.small import (
     SIZES,
     TRIPLES,

@@ -12,7 +12,7 @@ from dpscale.measurement import MeasurementStore, value_files
 from dpscale.measurement.measurement import measure_layouts
 from dpscale.measurement.value_files import FileLayout, ValueReader, file_name, records, runs, spans, write_values
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.mechanisms.fixed_plan import FixedPlan
+from dpscale.mechanisms.matrix_mechanism import FixedPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
 

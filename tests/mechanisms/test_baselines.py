@@ -20,9 +20,8 @@ from dpscale.optimize.baselines import (
     workload_itself,
 )
 from dpscale.optimize.implicit_workload import implicit
-from dpscale.optimize.marginal_algebra import residual_traces
 from dpscale.optimize.opt_explicit import error_of, sensitivity
-from dpscale.optimize.opt_marginals import marginal_error
+from dpscale.optimize.opt_marginals import marginal_error, residual_traces
 from dpscale.workload import FAMILIES
 
 UNIT = {"gaussian": 4.224679, "laplace": math.sqrt(2)}

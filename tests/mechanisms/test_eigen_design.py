@@ -11,8 +11,7 @@ import dpscale as dp
 from dpscale import Domain, Workload
 from dpscale.mechanisms import eigen_design as planner
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.optimize.baselines import fourier, hb, scaled, walsh, wavelet
-from dpscale.optimize.eigen_design import (
+from dpscale.mechanisms.eigen_design import (
     LAPLACE_GAP,
     DesignPoint,
     choose_design,
@@ -24,6 +23,7 @@ from dpscale.optimize.eigen_design import (
     separated_design,
     weigh,
 )
+from dpscale.optimize.baselines import fourier, hb, scaled, walsh, wavelet
 from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import error_of

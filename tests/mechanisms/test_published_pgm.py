@@ -21,8 +21,7 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.junction_tree.tree import model_cells
-from dpscale.workload.residual import residual_of
-from dpscale.workload.residual.axes import every_cell
+from dpscale.workload.residual import every_cell, residual_of
 from tests.audit.composition import audit_run
 from tests.audit.small import write
 from tests.measurement.small import NAMES, SIZES, TRIPLES, make_counter, make_records, mean_error, with_states

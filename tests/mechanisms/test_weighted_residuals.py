@@ -22,7 +22,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.plan import content_of, read_plan, write_plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload import FAMILIES
-from dpscale.workload.residual.axes import centred, nearest_centred, profile_of, whole_weights
+from dpscale.workload.residual import centred, nearest_centred, profile_of, whole_weights
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 from tests.runs.small import write_job
 from tests.runs.test_run import encoded_table

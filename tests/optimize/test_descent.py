@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.optimize.descent import descend
+from dpscale.optimize.axis_weights import lbfgs
 
 
 def run_descent(function, start, looks, flat=0.0):
@@ -16,7 +16,7 @@ def run_descent(function, start, looks, flat=0.0):
         points.append(point)
         return value, lambda: slope
 
-    descend(evaluate, np.asarray(start, dtype=float), looks, flat)
+    lbfgs(evaluate, np.asarray(start, dtype=float), looks, flat)
     return values, points[int(np.argmin(values))]
 
 

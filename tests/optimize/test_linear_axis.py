@@ -11,7 +11,7 @@ from dpscale.optimize.convex import optimise
 from dpscale.optimize.long_axis import LinearAxis, decompose_symmetric
 from dpscale.plans.factor import Factor
 from dpscale.workload import FAMILIES, root_of
-from dpscale.workload.residual.axes import centred, profile_of, whole_weights
+from dpscale.workload.residual import centred, profile_of, whole_weights
 
 KNOWN, ROUND = ("prefix", "range"), "circular"
 

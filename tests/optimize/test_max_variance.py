@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from dpscale.optimize.marginal_algebra import minimise_maximum
+from dpscale.optimize.opt_marginals import minimise_maximum
 from dpscale.workload.residual import center, kron, subsets
 
 SIZES = {"a": 2, "b": 5, "c": 9, "d": 3}

@@ -6,21 +6,24 @@ import pytest
 from dpscale import Domain, Workload
 from dpscale.base.errors import PlanError
 from dpscale.optimize.implicit_workload import implicit
-from dpscale.optimize.marginal_algebra import (
+from dpscale.optimize.opt_explicit import error_of, inverse_gram, sensitivity
+from dpscale.optimize.opt_marginals import (
+    attribute_strategies,
     certified,
     characteristic,
+    closed_form,
     dimensions,
     eigenvalues,
     inverse,
     lens_of,
+    marginal_error,
     multiply,
+    optimise_marginals,
     over_subsets,
     polish,
     residual_traces,
     weights_of,
 )
-from dpscale.optimize.opt_explicit import error_of, inverse_gram, sensitivity
-from dpscale.optimize.opt_marginals import attribute_strategies, closed_form, marginal_error, optimise_marginals
 from dpscale.workload.residual import kron
 from tests.oracles import marginal_weights
 

@@ -8,10 +8,9 @@ import pytest
 from dpscale import Domain, Workload
 from dpscale.base.numerics import optimize
 from dpscale.optimize.implicit_workload import explicit_gram
-from dpscale.optimize.marginal_algebra import lens_of
 from dpscale.optimize.opt_explicit import error_of, inverse_gram
-from dpscale.optimize.pure_marginals import MarginalSearch, WeightedSets
-from dpscale.optimize.pure_traces import first_strategies, plain_traces
+from dpscale.optimize.opt_marginals import lens_of
+from dpscale.optimize.pure_marginals import MarginalSearch, WeightedSets, first_strategies, plain_traces
 from dpscale.workload.residual import kron
 
 SIZES = (3, 4, 2)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.optimize.quadrature import root_quadrature
+from dpscale.optimize.long_axis import root_quadrature
 
 
 @pytest.mark.parametrize(("spread", "count"), [(1e2, 32), (1e9, 32), (1e15, 32), (1e16, 64)])

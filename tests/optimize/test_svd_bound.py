@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 from dpscale import Domain, Workload
 from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.lower_bounds import eigenspaces, svd_bound, svd_of_gram
-from dpscale.optimize.marginal_algebra import characteristic, dimensions, over_supersets
 from dpscale.optimize.opt_explicit import error_of
+from dpscale.optimize.opt_marginals import characteristic, dimensions, over_supersets
 from dpscale.workload import FAMILIES
 from tests.oracles import marginal_weights
 

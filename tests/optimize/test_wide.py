@@ -8,7 +8,7 @@ from dpscale.base.errors import PlanError
 from dpscale.optimize import axis_weights
 from dpscale.optimize.lower_bounds import exact_floor, whole_bound
 from dpscale.workload import FAMILIES, PREFIX, axis_of, wide
-from dpscale.workload.residual.axes import whole_weights
+from dpscale.workload.residual import whole_weights
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dpscale.base.errors import PlanError
 from dpscale.measurement.wide import limb_product
 from dpscale.plans.circulant import CirculantFactor, gram_power, rounded_kernel
 from dpscale.plans.factor import joint_quadratic
-from dpscale.plans.factor_fields import factor_fields, packed
+from dpscale.plans.plan import factor_fields, packed
 from dpscale.workload import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.residual import kron
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dpscale.plans import convolution
-from dpscale.plans.convolution import exact_convolution
+from dpscale.plans import circulant
+from dpscale.plans.circulant import exact_convolution
 
 
 @pytest.mark.parametrize("size", [3000, 70_000])
@@ -24,5 +24,5 @@ def test_wider_digits_would_not_be_exact(monkeypatch):
     rng = np.random.default_rng(3)
     known, values = rng.integers(0, 2**30, 20_000), rng.integers(0, 2**45, (1, 20_000)).astype(object)
     exact = exact_convolution(known, values)
-    monkeypatch.setattr(convolution, "_digit_bits", lambda rows: 24)
+    monkeypatch.setattr(circulant, "_digit_bits", lambda rows: 24)
     assert not np.array_equal(exact_convolution(known, values), exact)

@@ -10,8 +10,8 @@ import pytest
 from dpscale.audit.evidence.sensitivities import digest, misshapen, norms
 from dpscale.plans.blocks import centred_variance, gram_table, profile_of, query_table, total_variance
 from dpscale.plans.factor import Factor, identity_factor
-from dpscale.plans.factor_fields import factor_fields, packed
 from dpscale.plans.layered import LayeredFactor
+from dpscale.plans.plan import factor_fields, packed
 from dpscale.workload import FAMILIES
 from dpscale.workload.node_grams import node_gram, node_sums
 

@@ -8,8 +8,7 @@ import pytest
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.workload import FAMILIES, wide
-from dpscale.workload.residual import profile_of
-from dpscale.workload.residual.axes import centred, nearest_centred, whole_weights
+from dpscale.workload.residual import centred, nearest_centred, profile_of, whole_weights
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from dpscale.audit.evidence.sensitivities import cyclic_product, digest, misshap
 from dpscale.base.errors import PlanError
 from dpscale.optimize.baselines import hierarchical, layered_tree, layered_wavelet, wavelet
 from dpscale.optimize.long_axis import whole_bound
-from dpscale.plans.factor_fields import factor_fields, packed
+from dpscale.plans.plan import factor_fields, packed
 from dpscale.plans.spectral import ordered_products, ordered_sums, spectral_factor
 from dpscale.workload import CIRCULAR, FAMILIES, MARGINAL, PREFIX, RANGE
 

@@ -18,9 +18,19 @@ from hypothesis import given, settings, strategies as st
 from numba import njit
 from scipy import stats
 
-from dpscale.privacy import noise, sampling_loops, staircase
-from dpscale.privacy.noise import discrete_gaussian, discrete_laplace, gaussian_staircase, laplace_staircase, tabulate
-from dpscale.privacy.staircase import Staircase, bucket_edges, exact_acceptance, exact_bucket, exp_bounds
+from dpscale.privacy import noise, sampling_loops
+from dpscale.privacy.noise import (
+    Staircase,
+    bucket_edges,
+    discrete_gaussian,
+    discrete_laplace,
+    exact_acceptance,
+    exact_bucket,
+    exp_bounds,
+    gaussian_staircase,
+    laplace_staircase,
+    tabulate,
+)
 from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
 
 Law = Callable[[np.ndarray], np.ndarray]
@@ -443,4 +453,4 @@ def test_staircase_widths_satisfy_loop_limits() -> None:
         ratio = 2**bits / laplace_staircase(Fraction(2**bits)).width
         assert ratio < 32
         assert ratio >= 16 or bits < 5
-    assert staircase.WORD_BITS == 64
+    assert noise.WORD_BITS == 64

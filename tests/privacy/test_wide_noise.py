@@ -16,15 +16,18 @@ from scipy import stats
 
 from dpscale.privacy import noise, sampling_loops
 from dpscale.privacy.noise import (
+    Staircase,
+    bucket_edges,
     discrete_gaussian,
     discrete_laplace,
+    exact_candidate,
+    exp_bounds,
     gaussian_staircase,
     laplace_staircase,
     tabulate,
     wide_gaussian,
     wide_laplace,
 )
-from dpscale.privacy.staircase import Staircase, bucket_edges, exact_candidate, exp_bounds
 from dpscale.privacy.streams import KeyedStream
 from tests.privacy.test_noise import ScriptedStream, open_test_stream
 

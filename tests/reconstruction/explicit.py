@@ -6,7 +6,7 @@ import cvxpy as cp
 import numpy as np
 
 from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.workload.residual.axes import every_cell
+from dpscale.workload.residual import every_cell
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2, "e": 3}
 NAMES, SHAPE = tuple(SIZES), tuple(SIZES.values())

@@ -9,8 +9,7 @@ from dpscale.plans.factor import cumulative_factor
 from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts, least_squares
 from dpscale.reconstruction.fitting_loops import non_negative_least_squares, project_to_simplex
 from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell
+from dpscale.workload.residual import Groups, center, coarsened, every_cell
 
 
 def solve_by_enumeration(weights, pull, total):

@@ -21,8 +21,7 @@ from dpscale.reconstruction.entropy import (
 )
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
 from dpscale.reconstruction.model_answers import read_model, write_model
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups, by_mass, coarsened, every_cell
+from dpscale.workload.residual import Groups, by_mass, center, coarsened, every_cell
 
 SIZES = {"town": 6, "region": 3, "x": 4}
 WHOLE = {name: every_cell(size) for name, size in SIZES.items()}

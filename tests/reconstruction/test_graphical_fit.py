@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit, total_of
-from dpscale.workload.residual.axes import Groups, every_cell
+from dpscale.workload.residual import Groups, every_cell
 from tests.reconstruction.explicit import (
     NAMES,
     SHAPE,

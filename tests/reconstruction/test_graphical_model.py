@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 import dpscale as dp
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import junction_tree, model_cells
-from dpscale.workload.residual.axes import Groups, every_cell
+from dpscale.workload.residual import Groups, every_cell
 from tests.reconstruction.explicit import NAMES, SHAPES, SIZES, axes_outside
 
 GROUPS = {"a": every_cell(3), "b": every_cell(2), "c": Groups(4, (0, 1)), "d": every_cell(2), "e": Groups(3, (0, 2))}

@@ -15,8 +15,7 @@ from dpscale.reconstruction.entropy import LowOrder, product_of, proportional_fi
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.low_order import NoisyResidual, _residual, from_estimates, low_order
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks, middles
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell
+from dpscale.workload.residual import Groups, center, coarsened, every_cell
 
 SIZES = {"a": 3, "b": 4, "c": 5, "d": 2}
 NAMES = tuple(SIZES)

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.model_answers import read_model, write_model
-from dpscale.workload.residual.axes import Groups, every_cell
+from dpscale.workload.residual import Groups, every_cell
 
 GROUPS = {"a": every_cell(3), "b": Groups(5, (0, 2))}
 RNG = np.random.default_rng(0)

@@ -22,8 +22,7 @@ from dpscale.reconstruction.shrinkage import (
     best_posterior,
     near,
 )
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import every_cell
+from dpscale.workload.residual import center, every_cell
 
 SIZES = {f"x{i}": 3 + i % 4 for i in range(12)}
 

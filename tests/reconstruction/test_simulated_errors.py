@@ -23,9 +23,7 @@ from dpscale.reconstruction.simulated_errors import (
     simulate_errors,
 )
 from dpscale.workload import Workload
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Groups, Residuals, center, coarsened, every_cell
 
 SIZES = {"a": 4, "b": 5, "c": 3}
 NAMES = tuple(SIZES)

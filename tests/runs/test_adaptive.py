@@ -29,7 +29,7 @@ from dpscale.privacy.streams import seeded_secret
 from dpscale.runs import charge, run as runs, runner as parts
 from dpscale.runs.opening import open_part
 from dpscale.runs.stages import measure
-from dpscale.workload.residual.axes import by_mass
+from dpscale.workload.residual import by_mass
 from tests.answered import answers_to, index_of
 from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, answers, frame, measurements, write

@@ -10,7 +10,7 @@ from dpscale import Domain, Workload, plan
 from dpscale.counting.count import Layout
 from dpscale.measurement import MeasurementStore, measure_layouts
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.mechanisms.fixed_plan import FixedPlan
+from dpscale.mechanisms.matrix_mechanism import FixedPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
 from dpscale.reconstruction.estimates import LeastSquaresEstimates

@@ -13,7 +13,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.measurement.value_files import FileLayout
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.mechanisms.fixed_plan import FixedPlan
+from dpscale.mechanisms.matrix_mechanism import FixedPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.runs.stages import reconstruct
 from tests.answered import answers_to, index_of

@@ -11,7 +11,7 @@ import pytest
 import dpscale as dp
 from dpscale.job import Job, TableJob
 from dpscale.ledger import Ledger
-from dpscale.mechanisms import fixed_plan, matrix_mechanism
+from dpscale.mechanisms import matrix_mechanism
 from dpscale.runs import manifest
 from dpscale.runs.opening import open_part
 from tests.running import begin_table, run_stages
@@ -43,7 +43,7 @@ def read_counts(monkeypatch):
     monkeypatch.setattr(io, "open", counting_open)
     monkeypatch.setattr(builtins, "open", counting_open)
     count_calls(TableJob, "build_workload", "workload")
-    count_calls(fixed_plan, "plan_draws", "schedule")
+    count_calls(matrix_mechanism, "plan_draws", "schedule")
     count_calls(matrix_mechanism, "read_plan", "plan")
     count_calls(manifest, "read_manifest", "manifest")
     count_calls(Ledger, "open", "ledger")

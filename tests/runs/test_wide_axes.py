@@ -8,8 +8,7 @@ from scipy import stats
 
 import dpscale as dp
 from dpscale.audit.evidence.sensitivities import digest, misshapen, norms
-from dpscale.plans.factor_fields import factor_fields
-from dpscale.plans.plan import content_of, read_plan, write_plan
+from dpscale.plans.plan import content_of, factor_fields, read_plan, write_plan
 from tests.selection import mostly_slow
 
 CODES, ROWS = 2100, 20_000

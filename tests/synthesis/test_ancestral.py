@@ -11,7 +11,7 @@ import pytest
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.synthesis.ancestral import ancestral_sampler, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import RowPart
-from dpscale.workload.residual.axes import Groups, every_cell
+from dpscale.workload.residual import Groups, every_cell
 from tests.reconstruction.explicit import SHAPES, SIZES
 
 NAMES = tuple(SIZES)

@@ -14,8 +14,7 @@ from dpscale.reconstruction.low_order import NoisyResidual, low_order
 from dpscale.reconstruction.pairwise import CellDistribution, learn, pair_targets, read_pairwise, write_pairwise
 from dpscale.synthesis.cells import _AttributeRefinement, refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell
+from dpscale.workload.residual import Groups, center, coarsened, every_cell
 from tests.reconstruction.pairwise.small import MEMORY
 
 SIZES = {"town": 8, "region": 3, "x": 4}

@@ -13,7 +13,7 @@ from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, one_way_counts, rake_weights
 from dpscale.synthesis.one_way_rounding import apportion, match_one_ways
 from dpscale.synthesis.quality import compare, compared_sets, mean_distances
-from dpscale.workload.residual.axes import Groups
+from dpscale.workload.residual import Groups
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, count_pair, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())

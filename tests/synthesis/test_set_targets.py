@@ -27,7 +27,7 @@ from dpscale.synthesis.set_targets import (
     sets_of,
     write_targets,
 )
-from dpscale.workload.residual.axes import every_cell
+from dpscale.workload.residual import every_cell
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())

@@ -11,7 +11,7 @@ import dpscale as dp
 from dpscale.mechanisms import MECHANISMS, aim_grem
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.contract import Mechanism, NoOptions
-from dpscale.mechanisms.fixed_plan import FixedPlan
+from dpscale.mechanisms.matrix_mechanism import FixedPlan
 from tests.audit.composition import audit_run
 from tests.audit.small import write
 from tests.measurement.small import with_states

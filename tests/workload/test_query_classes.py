@@ -7,7 +7,7 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.workload.query_classes import QueryCandidates
-from dpscale.workload.residual.axes import Groups, every_cell
+from dpscale.workload.residual import Groups, every_cell
 
 DOMAIN = Domain({"a": 4, "b": 3, "c": 2})
 ALL = ("a", "b", "c")

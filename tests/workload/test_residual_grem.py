@@ -4,8 +4,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpscale.workload.residual import center, residual_of, subsets
-from dpscale.workload.residual.grem import Residuals, non_negative
+from dpscale.workload.residual import Residuals, center, non_negative, residual_of, subsets
 
 SIZES = {"a": 3, "b": 4, "c": 2}
 EVERY = subsets(tuple(SIZES))

@@ -1,7 +1,7 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
-from dpscale.workload.residual.axes import Groups, by_mass, coarsened, every_cell, expanded
+from dpscale.workload.residual import Groups, by_mass, coarsened, every_cell, expanded
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=40), st.floats(0.1, 500))

@@ -1,8 +1,7 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
-from dpscale.workload.residual import center, residual_of, smear, subsets
-from dpscale.workload.residual.axes import centered, decompose, reconstruct, sub
+from dpscale.workload.residual import center, centered, decompose, reconstruct, residual_of, smear, sub, subsets
 from tests.oracles import decompose_all
 
 shapes = st.lists(st.integers(2, 5), min_size=0, max_size=4).map(tuple)

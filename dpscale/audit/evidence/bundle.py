@@ -38,9 +38,8 @@ from dpscale.job.neighbours import describe_sides, neighbour_relation
 from dpscale.ledger.chain import Link
 from dpscale.measurement.value_files import NAME, measured_draws
 from dpscale.plans.factor import Factor
-from dpscale.plans.factor_fields import factor_fields
 from dpscale.plans.measurement_plan import Decision, MeasurementRequest
-from dpscale.plans.plan import Plan
+from dpscale.plans.plan import Plan, factor_fields
 from dpscale.privacy.accounting import Cost, float_above
 from dpscale.privacy.attack_risk import rates_text, total_bounds
 from dpscale.privacy.draws import GaussianDraw, LaplaceDraw, recounted

@@ -31,9 +31,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts
 from dpscale.storage.files import read_bytes, reading
 from dpscale.workload import Workload
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups, coarsened
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Groups, Residuals, center, coarsened
 
 
 @dataclass(frozen=True, eq=False)

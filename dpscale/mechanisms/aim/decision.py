@@ -24,8 +24,7 @@ from dpscale.privacy.selection import scale_for
 from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts, least_squares
 from dpscale.workload import Family, Workload
 from dpscale.workload.query_classes import CellClasses
-from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell, isotropic_parts, shares
+from dpscale.workload.residual import Groups, center, coarsened, every_cell, isotropic_parts, shares, subsets
 
 SHARE_UNIT = 1 << 40  # shares of the residuals of a marginal are rounded down to multiples of 1 / SHARE_UNIT
 VERSION = "aim-grem/6"  # part of every noise record, so another version draws other noise

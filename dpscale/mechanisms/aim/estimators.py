@@ -25,8 +25,7 @@ from dpscale.reconstruction.entropy import LowOrder, determined_by_one, determin
 from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.low_order import model_of
-from dpscale.workload.residual.axes import Groups, by_mass, every_cell
-from dpscale.workload.residual.grem import LazyMarginals, Residuals
+from dpscale.workload.residual import Groups, LazyMarginals, Residuals, by_mass, every_cell
 
 Counts = Mapping[str, NoisyCounts]
 ABOVE_NOISE = 3.5  # least records of a group of cells, in standard deviations of the expected noise of a cell

@@ -18,8 +18,7 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.fit import Observed
 from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 from dpscale.workload import Workload
-from dpscale.workload.residual import subsets
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Residuals, subsets
 
 DecisionValues = Sequence[tuple[AimDecision, Sequence[Floats]]]
 

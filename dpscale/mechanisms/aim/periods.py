@@ -20,7 +20,7 @@ from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.reconstruction.consistency import NoisyCounts
-from dpscale.workload.residual.axes import Groups
+from dpscale.workload.residual import Groups
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -38,7 +38,7 @@ from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
 from dpscale.plans.factor import Factor
 from dpscale.workload.query_classes import CellClasses, QueryCandidates
-from dpscale.workload.residual.axes import Groups
+from dpscale.workload.residual import Groups
 
 DEGREE = 3  # most attributes of a set that competes with pairs; larger sets are laws
 FEWER = "use marginals over fewer attributes"

@@ -31,8 +31,7 @@ from dpscale.mechanisms.aim.estimators import (
 from dpscale.mechanisms.aim.setting import LAW_NOISE, LAW_SELECTING, LAW_STEPS, Setting
 from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.reconstruction.consistency import NoisyCounts, total_of
-from dpscale.workload.residual.axes import Groups, every_cell
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Groups, Residuals, every_cell
 
 SURE = Fraction(3, 4)  # least share for the 1-ways that becomes all of the rest, if this buys a single measurement
 

@@ -36,7 +36,7 @@ from dpscale.reconstruction.junction_tree.tree import (
     junction_tree,
     largest,
 )
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell, expanded
+from dpscale.workload.residual import Groups, coarsened, every_cell, expanded
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from dpscale.reconstruction.junction_tree.tree import (
     others,
     over_tree,
 )
-from dpscale.workload.residual.axes import Groups, coarsened, expanded
+from dpscale.workload.residual import Groups, coarsened, expanded
 
 MOST_PGMPY_CELLS = 1 << 26  # cells of a clique, or of all cliques of a Bayesian network: 512 MiB of floats
 MOST_BIF_CELLS = 1 << 22  # probabilities in a text file, about 20 bytes each

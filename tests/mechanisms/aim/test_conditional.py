@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpscale.workload.residual.axes import prices, shares, water_fill
+from dpscale.workload.residual import prices, shares, water_fill
 
 
 def solve_with_clarabel(worth, price, had):

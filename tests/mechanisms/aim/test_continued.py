@@ -9,8 +9,7 @@ import pytest
 from dpscale.mechanisms.aim.continued import common_refinement, lift_residual
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.refine import plan_refinement, start_refinement
-from dpscale.workload.residual import center
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell
+from dpscale.workload.residual import Groups, center, coarsened, every_cell
 from tests.audit.small import SIZES, write
 from tests.running import run_stages
 

@@ -18,7 +18,7 @@ from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.runs.stages.report import _by_round
-from dpscale.workload.residual.axes import every_cell
+from dpscale.workload.residual import every_cell
 from tests.measurement.small import (
     NAMES,
     SIZES,

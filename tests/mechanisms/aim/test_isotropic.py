@@ -17,8 +17,7 @@ from dpscale.mechanisms.aim.setting import PublishedSchedule
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.workload.residual.axes import every_cell
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual import Residuals, every_cell
 from tests.measurement.small import SIZES, make_counter, make_records, make_setting, measure_request, run_loop
 
 SHAPE = {"x": 3, "y": 4, "z": 2}

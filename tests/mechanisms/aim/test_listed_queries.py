@@ -16,7 +16,7 @@ from dpscale.plans.measurement_plan import SCALE
 from dpscale.plans.plan import read_content
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.workload.residual.axes import coarsened
+from dpscale.workload.residual import coarsened
 
 DOMAIN = Domain({"a": 6, "b": 4, "c": 5})
 AB = ("a", "b")

@@ -5,8 +5,7 @@ import pytest
 
 from dpscale.mechanisms.aim.decision import residual_requests
 from dpscale.privacy.streams import seeded_secret
-from dpscale.workload.residual import center, residual_of
-from dpscale.workload.residual.axes import Groups, every_cell
+from dpscale.workload.residual import Groups, center, every_cell, residual_of
 from tests.measurement.small import measure_request
 
 GROUPS = (Groups(6, (0, 2, 5)), every_cell(4))

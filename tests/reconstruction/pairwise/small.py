@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.workload.residual.axes import Groups, coarsened, every_cell
+from dpscale.workload.residual import Groups, coarsened, every_cell
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 6}
 MEMORY = 1 << 30

@@ -10,7 +10,7 @@ import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise import consistent_pairs, learn, pair_targets
-from dpscale.workload.residual.axes import every_cell
+from dpscale.workload.residual import every_cell
 from tests.reconstruction.pairwise.small import MEMORY, draw_joint, make_model
 
 TOTAL = 10_000.0
