@@ -45,8 +45,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 import dpscale as dp
-from dpscale.discovery.dyadic_tree import dyadic_bins
-from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
+from dpscale.discovery.dyadic_tree import EdgePlan, TreeMeasurement, dyadic_bins, found_edges, measure_tree
 from dpscale.discovery.ends import choose_ends
 from dpscale.domain import Domain
 from dpscale.privacy import gdp_mu

@@ -41,7 +41,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import PublicStream, seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit
+from dpscale.reconstruction.graphical_fit import FitOptions, Observed, fit
 from dpscale.reconstruction.pairwise import learn, pair_targets
 from dpscale.synthesis.ancestral import ancestral_sampler
 from dpscale.synthesis.draw import RowPart

@@ -28,7 +28,7 @@ import pandas as pd
 import dpscale as dp
 from dpscale.answers.quantiles import WideInterval, quantile
 from dpscale.answers.tables import Answered
-from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
+from dpscale.discovery.dyadic_tree import EdgePlan, TreeMeasurement, found_edges, measure_tree
 from dpscale.privacy import gdp_mu, zcdp_rho
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 

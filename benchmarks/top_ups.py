@@ -144,8 +144,7 @@ def _stated(release: dp.Release) -> float:
 
 def _blind(first: dp.Release, job: Job, one: dp.Release) -> float:
     """Return the ratio of a second release that is planned without the first, from the precisions of the residuals."""
-    from dpscale.mechanisms.earlier_blocks import pool_residual_plans
-    from dpscale.mechanisms.matrix_mechanism import FixedPlan
+    from dpscale.mechanisms.matrix_mechanism import FixedPlan, pool_residual_plans
 
     evidence, plan = first._run.measurements.evidence(), one._run.measurement_plan
     read = read_job(job)

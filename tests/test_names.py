@@ -42,7 +42,7 @@ HOMONYMS = {
     "prefix": ("mechanisms/residual_planner_plus.py",),  # a strategy of one attribute
     "random": ("runs/links/", "cli/plan.py"),  # the error of random links
     "maxent": ("job/sections.py",),  # a method of links
-    "graphical": ("reconstruction/junction_tree/",),  # an extra of the package
+    "graphical": ("reconstruction/junction_tree.py",),  # an extra of the package
     # a mechanism states which other name a reconstruction has for its evidence, or the option that enables it
     "grem": ("mechanisms/matrix_mechanism.py", "mechanisms/aim_grem.py"),
     "least-squares": ("mechanisms/matrix_mechanism.py",),

@@ -26,11 +26,10 @@ REGISTRIES = {
     "dpscale.records.formats": "table of data formats",
     "dpscale.records.origin": "readers of tables with a log, each with a package that may be missing",
     "dpscale.answers.report.page": "sections with a module of their own",
-    "dpscale.reconstruction.junction_tree.model": "pgmpy, which may be missing",
+    "dpscale.reconstruction.junction_tree": "pgmpy, which may be missing",
     "dpscale.contributions.unit_ids": "pandas, imported before values of units are read",
     "dpscale.audit.evidence.recompute": "the checker, which also runs as a script outside the package",
-    "dpscale.runs.stage": "table of stages",
-    "dpscale.runs.kinds": "tables of the kinds of runs and of parts",
+    "dpscale.runs.stage": "tables of stages, and of the kinds of runs and of parts",
 }
 
 

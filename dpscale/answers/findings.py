@@ -29,8 +29,16 @@ import numpy as np
 
 from dpscale.answers.number_statistics import mean_table
 from dpscale.answers.statistics import TooFewRecords, query_ratio
-from dpscale.answers.tables import LEVEL, LONGEST, LOOKED_AT, Answered, requested_attributes, requested_pairs
-from dpscale.answers.words import title_of, words_of
+from dpscale.answers.tables import (
+    LEVEL,
+    LONGEST,
+    LOOKED_AT,
+    Answered,
+    requested_attributes,
+    requested_pairs,
+    title_of,
+    words_of,
+)
 from dpscale.base.display import percent, rounded, share_text
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats

@@ -43,7 +43,7 @@ from dpscale.answers.published_values import (
     row_notes,
 )
 from dpscale.answers.statistical_files import STATISTICAL, Cube, Dimension, cube_of
-from dpscale.answers.tables import EXTRAPOLATED, FIGURES, LEVEL, Answered, column, texts
+from dpscale.answers.tables import EXTRAPOLATED, FIGURES, LEVEL, Answered, column, texts, title_of, words_of
 from dpscale.answers.whole_tables import (
     CONTRADICTION,
     MOST_TREE_CELLS,
@@ -55,7 +55,6 @@ from dpscale.answers.whole_tables import (
     names_levels,
     tree_tables,
 )
-from dpscale.answers.words import title_of, words_of
 from dpscale.base.arrow import arrow_csv, pa, pc, pq, without_dictionaries
 from dpscale.base.display import escape_formula
 from dpscale.base.errors import JobError, PlanError

@@ -28,7 +28,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.joint_intervals import half_width
-from dpscale.reconstruction.junction_tree.model import GraphicalModel
+from dpscale.reconstruction.junction_tree import GraphicalModel
 
 NUMBERS = ("integer", "coded", "bins")
 Group = tuple[tuple[str, int], ...]  # attributes with a cell each

@@ -10,8 +10,7 @@ import numpy as np
 from dpscale.answers.ratios import fieller
 from dpscale.answers.report.charts import single
 from dpscale.answers.statistics import Estimate, TooFewRecords
-from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, column, label_name
-from dpscale.answers.words import titles_of, words_of
+from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, column, label_name, titles_of, words_of
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain

@@ -26,10 +26,10 @@ from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
+from dpscale.runs.answers import selected, statements_of
 from dpscale.runs.estimates import counted_words, estimates_of, graphical_model_of, joint_distribution, share_cut
 from dpscale.runs.opening import open_part, open_readable
 from dpscale.runs.run import Run
-from dpscale.runs.selections import selected, statements_of
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame as DaskFrame

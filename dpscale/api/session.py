@@ -4,7 +4,7 @@ Every run plans its statements with the strategy that measures each residual by 
 It is the same for all workloads, so the values of all runs of a session are pooled. A run states the epsilon that its
 statements would cost alone: squared μ B, divided into shares sₜ. Where earlier runs spent hₜ on residual t, it measures
 bₜ = max(0, sₜB − hₜ) and is charged Σ bₜ: nothing for statements that are answered as exactly, and only the missing
-part of others (`dpscale.mechanisms.earlier_blocks`).
+part of others (`dpscale.mechanisms.matrix_mechanism`).
 
 The budget of a run may depend on earlier answers. The sum of squared μ stays below a cap that was fixed before, because
 the ledger compares it before each draw: a privacy filter for Gaussian noise (docs/privacy.md).

@@ -12,8 +12,7 @@ from dpscale.answers.findings import findings
 from dpscale.answers.publish import DESCRIPTION, chosen, publication_notes, publish
 from dpscale.answers.published_values import StatementRows, flag_rows
 from dpscale.answers.report.page import public_name
-from dpscale.answers.site.editions import AttributePage, Edition, attribute_pages, publications
-from dpscale.answers.site.pages import Site, check_place
+from dpscale.answers.site.pages import AttributePage, Edition, Site, attribute_pages, check_place, publications
 from dpscale.answers.site.sheets import MOST_SHOWN, Sheet, SheetGroup, address_of_name, sheets, statement_sheet
 from dpscale.answers.tables import Answered
 from dpscale.answers.unit_counts import CUT_JOIN
@@ -23,11 +22,11 @@ from dpscale.base.errors import DpscaleError, JobError
 from dpscale.ledger import Ledger
 from dpscale.plans.time_plan import CUMULATIVE, PERIOD, WINDOW
 from dpscale.privacy.accounting import float_above
+from dpscale.runs.answers import published_statements, selected_rows
 from dpscale.runs.estimates import counted_words
 from dpscale.runs.manifest import check_outputs
 from dpscale.runs.opening import open_run
 from dpscale.runs.run import Run
-from dpscale.runs.selections import published_statements, selected_rows
 
 STATED_DELTA = 1e-9  # of a cost without a delta
 MOST_FINDINGS = 3  # of a release on the site

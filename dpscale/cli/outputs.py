@@ -225,7 +225,7 @@ def _one(
 ) -> dict[str, Any]:
     """Publish one table and return its summary."""
     from dpscale.answers.publish import chosen, in_formats, publish as made, write_published
-    from dpscale.runs.selections import published_statements
+    from dpscale.runs.answers import published_statements
 
     table = opening.open_readable(release.path).table
     statements = [] if sets or degree else published_statements(table)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpscale.plans.measurement_plan import MeasurementPlan
 
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
-kinds = LazyModule("dpscale.runs.kinds")
+kinds = LazyModule("dpscale.runs.stage")
 planning = LazyModule("dpscale.runs.stages.plan")
 LATER = (
     "families", "levels", "rows", "time", "curve", "needed", "compared", "certificate", "advice", "attack_risk",

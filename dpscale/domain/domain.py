@@ -35,7 +35,7 @@ from dpscale.base.display import MOST, display_path, html_table, nearest, safe_r
 from dpscale.base.errors import DomainError
 from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.base.numerics import AttributeSet, Integers
-from dpscale.domain.attribute import Attribute, check_size
+from dpscale.domain.attribute import WORDS, Attribute, check_size
 from dpscale.domain.domain_schema import EXAMPLE, coded, from_tables, located_tree
 from dpscale.domain.hierarchy import Hierarchy, hierarchies_of
 from dpscale.domain.number import TOTAL, Number, checked_number, read_numbers
@@ -55,7 +55,6 @@ from dpscale.domain.schema_values import check_keys, check_names, check_names_li
 from dpscale.domain.search import NodeSearch
 from dpscale.domain.text_format import FORMATS, TextFormat, read_formats
 from dpscale.domain.tree import stored_name, tree_bytes
-from dpscale.domain.words import WORDS
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
 EXPECTED = "a number of codes, a list of values, bool, dp.bins, dp.dates, dp.number, or a table of a domain file"

@@ -21,7 +21,18 @@ from typing import Any, SupportsIndex, TypeGuard
 
 from dpscale.base.display import display_path, nearest, safe_repr
 from dpscale.base.errors import DomainError
-from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, Attribute, read_period
+from dpscale.domain.attribute import (
+    EXACT,
+    LARGEST,
+    NULL_LABEL,
+    OUTSIDE_LABEL,
+    PERIODS,
+    WORDS,
+    Attribute,
+    check_labelled,
+    read_period,
+    read_words,
+)
 from dpscale.domain.schema_values import (
     EXPECTED,
     WITHOUT_DAY,
@@ -44,7 +55,6 @@ from dpscale.domain.search import (
     read_count,
 )
 from dpscale.domain.tree import MORE_TREE_KEYS, TREE_KEYS, TreeLevel, read_hierarchy
-from dpscale.domain.words import WORDS, check_labelled, read_words
 from dpscale.storage.files import is_local, place
 
 BIN_KEYS = {"low", "high", "step", "assumed", "bins"}  # of bins with private edges

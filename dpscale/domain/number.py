@@ -38,10 +38,9 @@ import numpy as np
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.domain.attribute import EXACT, MOST_CODES, Attribute
+from dpscale.domain.attribute import EXACT, MOST_CODES, WORDS, Attribute, read_words
 from dpscale.domain.schema_values import check_keys, read_exact, read_policy, read_source
 from dpscale.domain.search import PRIVATE, EndSearch, shown
-from dpscale.domain.words import WORDS, read_words
 
 KEYS = {"low", "high"}
 RESERVED = ("records",)  # the denominator of a ratio

@@ -33,7 +33,9 @@ from dpscale.base.display import figure, html_table, power
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain, rows as ledgerrows, transfer
 from dpscale.ledger.account import (
+    MOST,
     Account,
+    CapChange,
     Row,
     canonical,
     checked_periods,
@@ -42,9 +44,9 @@ from dpscale.ledger.account import (
     period_accounts,
     periods_of_row,
     periods_of_text,
+    remaining_epsilon,
     shown_renewal,
 )
-from dpscale.ledger.cap import MOST, CapChange, remaining_epsilon
 from dpscale.ledger.chain import Link, chain_of
 from dpscale.ledger.location import resolved
 from dpscale.ledger.request import CapRequest, Request, checked_name

@@ -17,31 +17,29 @@ from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import (
     Account,
+    Cap,
+    CapChange,
+    Limit,
     Periods,
     Row,
+    binding,
     canonical,
     cap_of,
     checked_periods,
     checked_renewal,
+    checked_request,
     cost_to_text,
     filters,
+    largest_epsilon,
+    new_cap,
     not_renewable,
     period_accounts,
     periods_to_text,
     promise_of,
+    remaining_epsilon,
     renewable,
     renewed,
     stated_promises,
-)
-from dpscale.ledger.cap import (
-    Cap,
-    CapChange,
-    Limit,
-    binding,
-    checked_request,
-    largest_epsilon,
-    new_cap,
-    remaining_epsilon,
 )
 from dpscale.ledger.rows import NO_JOB, JobEntry, repeated_release
 from dpscale.ledger.store import Database

@@ -17,8 +17,7 @@ from datetime import UTC, datetime
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain
-from dpscale.ledger.account import Account, Periods, Row, canonical, cost_from_text, periods_to_text
-from dpscale.ledger.cap import Cap
+from dpscale.ledger.account import Account, Cap, Periods, Row, canonical, cost_from_text, periods_to_text
 from dpscale.ledger.schema import ROWS, STATES, VERSION
 from dpscale.ledger.store import Database
 from dpscale.privacy.protection import Protection

@@ -54,7 +54,7 @@ from dpscale.mechanisms.aim.setting import (
 )
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.reconstruction.junction_tree.tree import model_cells
+from dpscale.reconstruction.junction_tree import model_cells
 
 NAME = "aim-pgm"
 PUBLISHED_ROUNDS, PUBLISHED_CELLS = 16, 6_553_600  # rounds per attribute; 50 MB of 8-byte cells

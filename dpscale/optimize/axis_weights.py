@@ -23,10 +23,9 @@ import numpy as np
 
 from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import Floats
-from dpscale.optimize.convex import optimise_roughly
+from dpscale.optimize.convex import optimise_roughly, split
 from dpscale.optimize.implicit_workload import merged
 from dpscale.optimize.residual_grams import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
-from dpscale.optimize.symmetry import split
 from dpscale.optimize.weight_objective import SECONDS, ObjectivePoint, Profiles, WeightObjective
 from dpscale.privacy.draws import GAUSSIAN, rooted
 from dpscale.workload import Family, root_of

@@ -22,7 +22,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize.fourier import MOST_ENTRIES
-from dpscale.optimize.joint_residuals import joint_spaces
+from dpscale.optimize.residual_problems import joint_spaces
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan

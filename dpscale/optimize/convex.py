@@ -1,4 +1,4 @@
-"""Optimal strategy of one subworkload, with a certificate.
+"""Optimal strategy of one subworkload, or of few queries on many cells, with a certificate.
 
 The problem of QuerySmasher (section 6) is  L = min tr(G X⁺)  over X ⪰ 0, diag(X) ≤ 1, range(X) ⊇ range(G).
 With G = FᵀF of full row rank and weights μ ≥ 0, Σμ = 1, let M = F diag(μ) Fᵀ. For every μ
@@ -9,23 +9,51 @@ optimum X_ii = tr M^½ wherever μ_i > 0. The iteration log μ ← log μ + 2 lo
 fixed point and is accelerated by Anderson mixing; a step that lowers the dual is rejected. It is fast if every μ_i > 0.
 If cells have weight 0 at the optimum, an interior-point method (`polish`) finishes. Symmetries of G split M into
 blocks.
+
+*Symmetries of a Gram matrix* split its convex problem into small blocks. Reversing every axis, or exchanging two axes
+of one size, often leaves a Gram matrix G unchanged (prefix, range, affine, abs and their sums). The problem is convex,
+so its weights μ can then be chosen constant on the orbits of the cells, and D^½ G D^½ splits into one block per
+character (combination of signs) of the commuting symmetries. A block's rows are stored on one cell of each orbit; on
+the other cells they are equal up to the sign.
+
+Cells whose columns of F are equal up to the sign, as those that no query distinguishes, form one orbit too:
+F diag(μ) Fᵀ depends on the sum of their weights alone.
+
+*Few queries on many cells.* The optimum over all matrix mechanisms is found in the space of the queries. The problem of
+`convex` on all cells of a workload's attributes needs only rows F with FᵀF = Σ weight · qᵀq. With m queries on n cells
+one evaluation is an eigenproblem of m × m and two products of m × m × n, so the number of queries limits it, not that
+of cells:
+
+    max over μ of (tr (F diag(μ) Fᵀ)^½)² = min over strategies of sensitivity 1 of the error.
+
+The strategy has as many rows as the queries have dimensions. It is measured on all cells at once, as integer
+combinations of independent integer queries, so that its span is exactly theirs: no ridge is added. Queries that are not
+multiples of integers have the bound alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, lru_cache, partial
+from itertools import product
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
 from dpscale.base.deadline import check_planning_time
-from dpscale.base.numerics import Floats, NDArray
-from dpscale.optimize.symmetry import SymmetryBlocks, split
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
+from dpscale.optimize.integer_strategies import BASIS_BITS, round_strategy
 from dpscale.plans.factor import Factor
+from dpscale.workload import Workload, WorkloadPart
+from dpscale.workload.factors import compressed, root_of
+from dpscale.workload.residual import piece, subsets
+
+SYMMETRIC, EQUAL = 1e-10, 1e-9  # of the largest entry: of probes, and of equal columns
+PROBES = 3  # random vectors on which a symmetry is tested
 
 NEWTON_STEPS = 60  # most steps of the interior-point method
 TO_BOUNDARY = 0.95  # largest fraction of a weight or a slack that one Newton step removes
@@ -34,6 +62,223 @@ ROUNDS = 12  # most rounds of `polish`, each with more cells that may have weigh
 NEAR = 0.9  # share of the largest leverage above which a cell may have weight
 WEIGHT_THRESHOLD = 1e-3  # share of the largest weight above which a cell may have weight
 MIXED = 1e-6  # part of the mean weight that every cell receives after a round, so that none stays at 0
+
+MOST_QUERIES, MOST_ENTRIES = 2000, 10**8  # of one problem: queries, and queries times cells
+MOST_OF_PRODUCT = 2048  # cells of a set of products, whose errors need a matrix of cells × cells
+QUERY_TOLERANCE, LOOSELY, MANY_ENTRIES = 1e-3, 4e-3, 1 << 22  # gap of a search; of a long one; entries of its rows
+WHOLE_NUMBER = 1e9  # of an entry of a basis
+SCALES, ROUNDED = (1.0, 2.0**10, 1e3, 2.0**20, 1e6), 1e-9  # of queries to integers, and the rounding of floats
+NO_TRACE = 1e-12  # of the largest entry of queries: smaller pieces are rounding
+
+
+@dataclass(frozen=True)
+class SymmetryBlock:
+    """Rows on the orbits, (r, orbits), and their sign on every cell: ±1, or 0 where they vanish."""
+
+    rows: Floats
+    sign: Floats
+
+
+@dataclass(frozen=True)
+class SymmetryBlocks:
+    """Blocks of a Gram matrix; `orbit[c]` is the orbit of cell c."""
+
+    blocks: tuple[SymmetryBlock, ...]
+    orbit: Integers
+
+    def expand(self, block: SymmetryBlock, rows: Floats) -> Floats:
+        """Expand rows on the orbits to rows on all cells."""
+        return np.asarray(rows[:, self.orbit] * block.sign)
+
+    def only(self, orbits: Integers) -> SymmetryBlocks:
+        """Return the blocks restricted to some orbits, for search only, not for expansion."""
+        return SymmetryBlocks(
+            tuple(SymmetryBlock(block.rows[:, orbits], block.sign) for block in self.blocks), self.orbit
+        )
+
+
+@dataclass(frozen=True)
+class _Orbits:
+    """Orbits of a group of commuting involutions.
+
+    Attributes
+    ----------
+    orbit : ndarray of int64, shape (cells,)
+        Orbit of every cell.
+    members : ndarray of int64, shape (largest, orbits)
+        Cells of every orbit in increasing order, and then the number of all cells.
+    signs : tuple of ndarray, shape (cells,)
+        For every character, the sign on every cell, or 0 where its functions vanish.
+    """
+
+    orbit: Integers
+    members: Integers
+    signs: tuple[Floats, ...]
+
+    @cached_property
+    def roots(self) -> Floats:
+        """Square roots of the numbers of cells of the orbits."""
+        return np.asarray(np.sqrt(np.bincount(self.orbit)))
+
+
+def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
+    """Return the blocks of a Gram matrix given by its rows, (r, cells), on the cells of `shape`.
+
+    `kept` says for each candidate symmetry whether it leaves G = FᵀF unchanged. Every character of the group of these
+    has one block; blocks of norm 0 are omitted. With more rows than cells, G itself is the smaller matrix to project.
+    """
+    kept = tuple(_leaves(rows, permutation) for permutation in _candidates(shape))
+    orbits = _orbits(shape, kept)
+    if len(rows) > rows.shape[1]:
+        gram = rows.T @ rows
+        blocks = [_block_of_gram(gram, orbits, sign) for sign in orbits.signs]
+    else:
+        blocks = [_block(rows, orbits, sign) for sign in orbits.signs]
+    return _merged(SymmetryBlocks(tuple(block for block in blocks if block is not None), orbits.orbit))
+
+
+def _merged(blocks_before: SymmetryBlocks) -> SymmetryBlocks:
+    """Return blocks on fewer orbits: those with equal columns in all blocks, up to a common sign, are one.
+
+    Columns are compared by a random combination of their entries (`probes`): equal columns have equal absolute probes,
+    so neighbours in sorted order are the candidates, which are then compared entry by entry.
+    """
+    columns = (
+        np.concatenate([block.rows for block in blocks_before.blocks]) if blocks_before.blocks else np.zeros((0, 0))
+    )
+    largest = np.abs(columns).max(initial=0.0)
+    probes = np.random.default_rng(0).normal(size=len(columns)) @ columns
+    order = np.argsort(np.abs(probes), kind="stable")
+    near = np.diff(np.abs(probes)[order]) <= SYMMETRIC * largest
+    if not near.any():
+        return blocks_before
+
+    signs = np.where(probes < 0, -1.0, 1.0)
+    left, right = order[:-1][near], order[1:][near]
+    # of the candidates, those that are equal entry by entry
+    near[near] = np.abs(columns[:, left] * signs[left] - columns[:, right] * signs[right]).max(0) <= EQUAL * largest
+    same = np.empty(len(order), np.int64)
+    # successive equal columns have one number
+    same[order] = np.cumsum(np.concatenate([[True], ~near])) - 1
+    _, first, orbit = np.unique(same, return_index=True, return_inverse=True)
+    # sign of each cell relative to the first cell of its orbit
+    sign = (signs * signs[first][orbit])[blocks_before.orbit]
+    blocks = tuple(SymmetryBlock(block.rows[:, first], block.sign * sign) for block in blocks_before.blocks)
+    return SymmetryBlocks(blocks, np.asarray(orbit[blocks_before.orbit], np.int64))
+
+
+@lru_cache(maxsize=32)
+def _candidates(shape: tuple[int, ...]) -> tuple[Integers, ...]:
+    """Return commuting involutions of the cells: reversal of all axes, and exchanges of pairs of axes of one size.
+
+    Each is a permutation of the cells as an array, shape (cells,), that is its inverse. An axis is exchanged at most
+    once, so that all of them commute.
+    """
+    cells = np.arange(int(np.prod(shape))).reshape(shape)
+    involutions = [np.flip(cells).reshape(-1)]
+    free = list(range(len(shape)))
+
+    while len(free) > 1:
+        first = free.pop(0)
+        partner = next((axis for axis in free if shape[axis] == shape[first]), None)
+        if partner is not None:
+            free.remove(partner)
+            involutions.append(np.swapaxes(cells, first, partner).reshape(-1))
+
+    return tuple(involutions)
+
+
+def _leaves(rows: Floats, permutation: Integers) -> bool:
+    """Return whether the permutation of the cells leaves the Gram matrix unchanged, tested on random vectors.
+
+    G is unchanged if P G x = G P x for vectors x, with the permutation matrix P; G x is computed as Fᵀ(F x).
+    """
+    probes = np.random.default_rng(0).normal(size=(rows.shape[1], PROBES))
+    straight = rows.T @ (rows @ probes)
+    permuted = rows.T @ (rows @ probes[permutation])
+    return bool(np.abs(straight[permutation] - permuted).max() <= SYMMETRIC * np.abs(straight).max())
+
+
+@lru_cache(maxsize=32)
+def _orbits(shape: tuple[int, ...], kept: tuple[bool, ...]) -> _Orbits:
+    """Return the orbits under the candidates that are kept.
+
+    The least cell among the images of a cell represents its orbit. `members` lists the cells by their rank within an
+    orbit, with the number of cells as padding; `rank` is the position in sorted order less the start of the orbit.
+    """
+    size = int(np.prod(shape))
+    group = _group([image for image, own in zip(_candidates(shape), kept, strict=True) if own], size)
+    representative = np.stack([image for image, _ in group]).min(axis=0)
+    cells, orbit = np.unique(representative, return_inverse=True)
+    order, counts = np.argsort(orbit, kind="stable"), np.bincount(orbit)
+    members = np.full((counts.max(), len(cells)), size)
+    rank = np.arange(size) - np.repeat(np.cumsum(counts) - counts, counts)
+    members[rank, orbit[order]] = order
+    signs = tuple(_signs(group, cells, orbit, character) for character in product((1, -1), repeat=sum(kept)))
+
+    return _Orbits(orbit.astype(np.int64), members, signs)
+
+
+def _group(permutations: list[Integers], size: int) -> list[tuple[Integers, tuple[int, ...]]]:
+    """Return all products of the involutions, each with its exponents.
+
+    `permutations` are commuting involutions of the cells, so each occurs in a product at most once.
+    """
+    group = []
+    for exponents in product((0, 1), repeat=len(permutations)):
+        image = np.arange(size)
+        for permutation, exponent in zip(permutations, exponents, strict=True):
+            image = permutation[image] if exponent else image
+        group.append((image, exponents))
+    return group
+
+
+def _signs(
+    group: list[tuple[Integers, tuple[int, ...]]], cells: Integers, orbit: Integers, character: tuple[int, ...]
+) -> Floats:
+    """Return the sign of a character's functions on every cell, 0 if an element that fixes the cell changes it.
+
+    A function of the character χ has at the image g(c) the value χ(g) times that at c. The sum of χ(g) over the
+    elements with g(c) = c is 0 if one of them changes the sign.
+    """
+    sign = np.zeros(len(orbit))
+    for image, exponents in group:
+        np.add.at(sign, image[cells], float(np.prod([c**e for c, e in zip(character, exponents, strict=True)])))
+    return np.sign(np.rint(sign))
+
+
+def _block(rows: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock | None:
+    """Return the block of one character: the rows projected on the functions that transform by it, compressed."""
+    projected = _projected(rows, orbits, sign)
+    if (projected**2).sum() <= SYMMETRIC * (rows**2).sum():
+        return None
+    return SymmetryBlock(compressed(projected) / orbits.roots, sign)
+
+
+def _block_of_gram(gram: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock | None:
+    """Return the block of one character from the Gram matrix, which is smaller than rows that outnumber the cells.
+
+    `sign` is the character: the sign of each cell under the permutations. A block without queries is None; the rows are
+    divided by the roots of the sizes of the orbits.
+    """
+    projected = _projected(_projected(gram, orbits, sign).T, orbits, sign)
+    if np.trace(projected) <= SYMMETRIC * np.trace(gram):
+        return None
+    return SymmetryBlock(root_of(projected) / orbits.roots, sign)
+
+
+def _projected(rows: Floats, orbits: _Orbits, sign: Floats) -> Floats:
+    """Return rows projected on the functions of a character, shape (r, orbits).
+
+    Entry o of a row is Σ over the cells c of the orbit o of sign_c · row_c, divided by √(cells of the orbit), so that
+    the functions of the orbits are orthonormal. Padding refers to the last row of `signed`, which is 0.
+    """
+    signed = np.zeros((len(sign) + 1, len(rows)))  # cells as rows, because whole rows are selected
+    np.multiply(rows.T, sign[:, None], out=signed[:-1])
+    total = signed[orbits.members[0]]
+    for members in orbits.members[1:]:
+        total += signed[members]
+    return np.asarray(total.T / orbits.roots)
 
 
 class DualPoint:
@@ -442,3 +687,135 @@ def cell_weights(blocks: SymmetryBlocks, optimum: Optimum) -> Floats:
 def dual(rows: Floats, weights: Floats) -> float:
     """Return (tr M^½)² at some weights of the cells, a lower bound over all strategies for the Gram of the rows."""
     return float(np.linalg.svd(rows * np.sqrt(weights), compute_uv=False).sum() ** 2)
+
+
+@dataclass(frozen=True, eq=False)
+class RowSpaceProblem:
+    """All queries of a workload on all cells of its attributes.
+
+    Attributes
+    ----------
+    workload : Workload
+    attributes : AttributeSet
+        Attributes of the workload, in domain order.
+    shape : tuple of int
+    """
+
+    workload: Workload
+    attributes: AttributeSet
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, workload: Workload, most: int = MOST_ENTRIES) -> RowSpaceProblem | None:
+        """Return the queries of a workload; None if they are too many.
+
+        Parameters
+        ----------
+        workload : Workload
+        most : int
+            Largest number of queries times cells.
+        """
+        domain = workload.domain
+        attributes = domain.ordered({name for _, names, _ in _sets(workload) for name in names})
+        number = sum(part.count(names) for part, names, _ in _sets(workload))
+        products = [domain.cells(names) for part, names, _ in _sets(workload) if part.factorizes]
+        if number > MOST_QUERIES or number * domain.cells(attributes) > min(most, MOST_ENTRIES):
+            return None
+        return (
+            None if max(products, default=0) > MOST_OF_PRODUCT else cls(workload, attributes, domain.shape(attributes))
+        )
+
+    @cached_property
+    def rows(self) -> Floats:
+        """Rows of full row rank with the workload's Gram matrix, shape (r, cells)."""
+        weighted = [self._lifted(names, queries * np.sqrt(weights).reshape(-1, *[1] * len(names)))
+                    for names, queries, weights in self._planned]  # fmt: skip
+        return compressed(np.concatenate(weighted))
+
+    @cached_property
+    def spaces(self) -> tuple[tuple[int, ...], ...]:
+        """Residual spaces on which a query has a piece, each as the tuple of its axes.
+
+        A piece is the query averaged over the axes outside the space and centred along those inside; pieces below
+        NOTHING of the largest entry count as zero.
+        """
+        found = set[tuple[int, ...]]()
+        for names, queries, _ in self._planned:
+            axes = [self.attributes.index(name) for name in names]
+            for space in subsets(tuple(range(len(names)))):
+                pieces = np.abs(piece(queries, space, lead=1))
+                if pieces.max(initial=0) > NO_TRACE * np.abs(queries).max(initial=0):
+                    found.add(tuple(axes[axis] for axis in space))
+        return tuple(sorted(found, key=lambda space: (len(space), space)))
+
+    @cached_property
+    def _planned(self) -> list[tuple[AttributeSet, Floats, Floats]]:
+        """Queries of positive weight of each set, shape (m, sizes…), with their weights."""
+        found = list[tuple[AttributeSet, Floats, Floats]]()
+        for part, names, weight in _sets(self.workload):
+            weights = weight * part.query_weights(names)
+            queries = part.queries(names)[weights > 0]
+            if len(queries):
+                found.append((names, queries, weights[weights > 0]))
+        return found
+
+    def optimum(self, solve: Solve) -> Optimum:
+        """Return the optimum with its certificate, for a Gram matrix of trace 1."""
+        tolerance = LOOSELY if self.rows.size > MANY_ENTRIES else QUERY_TOLERANCE
+        return solve(self.key, self.rows / np.sqrt(self.scale), self.shape, tolerance)
+
+    @cached_property
+    def key(self) -> str:
+        """Key of the queries and their weights."""
+        digest = hashlib.sha256(repr(self.shape).encode())
+        for part, names, weight in _sets(self.workload):
+            axes = [self.attributes.index(name) for name in names]
+            digest.update(repr((axes, part.key(names), weight)).encode())
+            digest.update(np.ascontiguousarray(part.query_weights(names), np.float64).tobytes())
+        return f"listed queries/{digest.hexdigest()}"
+
+    @cached_property
+    def scale(self) -> float:
+        """Trace of the Gram matrix."""
+        return float((self.rows**2).sum())
+
+    def rounded(self, optimum: Optimum) -> Factor | None:
+        """Return the integer strategy near an optimum; None if the queries are no multiples of integers.
+
+        Raises PlanError if weights differ so much that a query has no effect.
+
+        The integer queries are lifted to all cells of the attributes, repeated along the axes that they do not name,
+        and are the basis whose integer combinations approximate the optimum.
+        """
+        integers = [(names, _integers(queries)) for names, queries, _ in self._planned]
+        if any(queries is None for _, queries in integers):
+            return None
+
+        basis = np.concatenate([self._lifted(names, queries) for names, queries in integers if queries is not None])
+        factor = round_strategy(self.rows / np.sqrt(self.scale), optimum.root, self.shape, BASIS_BITS, basis)
+        return Factor(kind="matrix", shape=self.shape, matrix=factor.matrix, weights=None, spaces=self.spaces)
+
+    def _lifted(self, names: AttributeSet, queries: Floats) -> Floats:
+        """Return queries of one set, shape (m, sizes…), on all cells, shape (m, cells)."""
+        shape = [n if name in names else 1 for name, n in zip(self.attributes, self.shape, strict=True)]
+        whole = np.broadcast_to(queries.reshape(len(queries), *shape), (len(queries), *self.shape))
+        return np.asarray(whole.reshape(len(queries), -1))
+
+
+def _integers(queries: Floats) -> Floats | None:
+    """Return queries, each times a power of 2 or of 10, as integers; None if one is not such a multiple."""
+    for scale in SCALES:
+        scaled = queries * scale
+        if np.abs(scaled).max() > WHOLE_NUMBER:
+            return None
+        if np.abs(np.rint(scaled) - scaled).max() <= ROUNDED:
+            return np.asarray(np.rint(scaled))
+    return None
+
+
+def _sets(workload: Workload) -> Iterator[tuple[WorkloadPart, AttributeSet, float]]:
+    """Yield the sets of positive weight, each with its part and weight."""
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True) if part.weighs else ():
+            if weight > 0:
+                yield part, names, weight

@@ -26,10 +26,9 @@ from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize import long_axis
 from dpscale.optimize.axis_weights import added_total, along_curve
-from dpscale.optimize.convex import cell_weights, optimise, optimise_blocks, optimise_roughly
+from dpscale.optimize.convex import cell_weights, optimise, optimise_blocks, optimise_roughly, split
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
-from dpscale.optimize.symmetry import split
 from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.workload import Family, Workload, WorkloadPart, root_of
 from dpscale.workload.wide import is_wide

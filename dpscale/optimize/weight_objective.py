@@ -17,7 +17,15 @@ from functools import cached_property, partial
 import numpy as np
 
 from dpscale.base.numerics import Floats
-from dpscale.optimize.convex import Optimum, cell_weights, optimise_blocks, optimise_roughly, slope
+from dpscale.optimize.convex import (
+    Optimum,
+    SymmetryBlocks,
+    cell_weights,
+    optimise_blocks,
+    optimise_roughly,
+    slope,
+    split,
+)
 from dpscale.optimize.residual_grams import (
     SEARCHED_BLOCKS,
     Demand,
@@ -28,7 +36,6 @@ from dpscale.optimize.residual_grams import (
     Token,
     is_product,
 )
-from dpscale.optimize.symmetry import SymmetryBlocks, split
 from dpscale.privacy.draws import rooted
 from dpscale.workload import root_of
 from dpscale.workload.factors import NEGLIGIBLE

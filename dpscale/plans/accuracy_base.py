@@ -52,11 +52,11 @@ from dpscale.plans.blocks import (
     is_implicit,
     joint_spread,
     mix_pieces,
+    product_errors,
     query_table,
     total_variance,
 )
 from dpscale.plans.factor import Factor, identity_factor, joint_quadratic
-from dpscale.plans.product_errors import product_errors
 from dpscale.plans.residual_estimators import (
     KnownResiduals,
     ResidualEstimator,

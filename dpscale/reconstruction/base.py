@@ -23,8 +23,8 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.reconstruction.junction_tree.model import GraphicalModel
+from dpscale.reconstruction.graphical_fit import Observed
+from dpscale.reconstruction.junction_tree import GraphicalModel
 from dpscale.reconstruction.low_order import from_estimates, fully_measured
 from dpscale.reconstruction.simulated_errors import SimulatedErrors
 from dpscale.reconstruction.tree_estimates import TreeEstimates

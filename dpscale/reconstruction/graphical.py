@@ -21,9 +21,8 @@ from dpscale.base.settings import setting
 from dpscale.plans.factor import ImplicitFactor
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction, check_no_trees
-from dpscale.reconstruction.junction_tree.fit import FitOptions, fit
-from dpscale.reconstruction.junction_tree.model import GraphicalModel
-from dpscale.reconstruction.junction_tree.tree import JunctionTree, cells_of, junction_tree
+from dpscale.reconstruction.graphical_fit import FitOptions, fit
+from dpscale.reconstruction.junction_tree import GraphicalModel, JunctionTree, cells_of, junction_tree
 from dpscale.reconstruction.model_answers import NO_ERRORS, ModelEstimates
 from dpscale.storage.files import reading, writing
 from dpscale.workload.residual import Groups

@@ -20,7 +20,7 @@ from dpscale.job.sections import SynthesizeTable
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.junction_tree.model import GraphicalModel
+from dpscale.reconstruction.junction_tree import GraphicalModel
 from dpscale.reconstruction.model_answers import MODEL, read_model
 from dpscale.reconstruction.pairwise import CellDistribution, learn, pair_targets, read_pairwise, write_pairwise
 from dpscale.reconstruction.public_margins import fit_model

@@ -23,8 +23,7 @@ from dpscale.job.neighbours import public_attributes_of, table_job
 from dpscale.job.protected_unit import pair_links
 from dpscale.job.table_sizes import decreasing_sizes, least_rows, required_links, stated_rows
 from dpscale.runs.estimates import estimates_of, low_order_tables
-from dpscale.runs.linked_tables import LinkedTables
-from dpscale.runs.links.public_tables import public_tables
+from dpscale.runs.linked_tables import LinkedTables, public_tables
 from dpscale.runs.stages.plan import check_numbers
 from dpscale.runs.stages.row_numbers import LIMITS
 from dpscale.runs.table import TablePart

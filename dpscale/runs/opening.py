@@ -26,7 +26,6 @@ from typing import Any
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.job import Job, job_content
 from dpscale.job.data import is_left, is_of_folder, place_entries
-from dpscale.runs.kinds import CONTENTS, load_kind
 from dpscale.runs.manifest import (
     JOB_FILE,
     MANIFEST,
@@ -38,6 +37,7 @@ from dpscale.runs.manifest import (
 )
 from dpscale.runs.preflight import check_first_release
 from dpscale.runs.run import Content, Part, Run
+from dpscale.runs.stage import CONTENTS, load_kind
 from dpscale.storage.files import (
     PROBE,
     WINDOWS,

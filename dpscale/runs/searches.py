@@ -30,8 +30,7 @@ from dpscale.base.arrow import pa
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers, Words
 from dpscale.contributions.unit_shards import cut_ranges, hash_passes
-from dpscale.discovery.dyadic_tree import dyadic_bins
-from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
+from dpscale.discovery.dyadic_tree import EdgePlan, TreeMeasurement, dyadic_bins, found_edges, measure_tree
 from dpscale.discovery.ends import EndPlan, found_ends, measure_ends, plan_ends
 from dpscale.discovery.nodes import (
     LeafCounts,

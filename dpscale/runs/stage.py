@@ -1,6 +1,10 @@
-"""Table of the stages of a run, in order. Commands, hashes of outputs, `status` and DAGs are derived from it.
+"""Table of the stages of a run, in order, and of the kinds of runs and of parts.
 
-A finished stage returns at once, so each stage can be called separately and repeatedly, from a shell, a DAG or Python.
+Commands, hashes of outputs, `status` and DAGs are derived from the stages. A finished stage returns at once, so each
+stage can be called separately and repeatedly, from a shell, a DAG or Python.
+
+*Kinds.* A line is `module:name`, imported at the first use: links load compiled loops, and a run of one table needs
+none of them.
 """
 
 from __future__ import annotations
@@ -12,6 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
+
+# content of a run, by the kind of its job
+CONTENTS: dict[str, str] = {
+    "": "dpscale.runs.table:OneTable",
+    "database": "dpscale.runs.linked_tables:LinkedTables",
+    "periods": "dpscale.runs.periods.growing:GrowingTable",
+}
+# neighbouring relation of a job and the division of its budget, before data are read; not of an undivided budget
+OVERVIEWS: dict[str, str] = {"database": "dpscale.runs.links.planning:overview"}
+# parts of linked tables: functions of the linked tables that return a list of parts
+PARTS: dict[str, str] = {
+    "tables": "dpscale.runs.linked_part:table_parts",
+    "links": "dpscale.runs.links.parts:link_parts",
+    "joins": "dpscale.runs.join_part:join_parts",
+    "together": "dpscale.runs.links.parts:whole_parts",
+}
+# parts of a growing table
+PERIOD_PARTS: dict[str, str] = {
+    "table": "dpscale.runs.periods.stages:ReleasedTable",
+    "period": "dpscale.runs.periods.stages:PeriodPart",
+    "answers": "dpscale.runs.periods.answers:AnswersPart",
+    "rows": "dpscale.runs.periods.answers:RowsPart",
+}
 
 
 @dataclass(frozen=True)
@@ -158,3 +185,14 @@ def stages_of_run(outputs: Mapping[str, tuple[str, str]]) -> dict[str, Stage]:
     """
     return {name: replace(STAGES[name], folder=folder, leaves=leaves, module=f"dpscale.runs.runner:{name}")
             for name, (folder, leaves) in outputs.items()}  # fmt: skip
+
+
+def load_kind(place: str) -> Any:
+    """Return what a line of a table names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def overview(job: Any) -> dict[str, Any]:
+    """Return the neighbouring relation of a job and the division of its budget; empty if it is not divided."""
+    return dict(load_kind(OVERVIEWS[job.kind])(job)) if job.kind in OVERVIEWS else {}

@@ -17,8 +17,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.junction_tree.model import GraphicalModel
-from dpscale.reconstruction.junction_tree.tree import others
+from dpscale.reconstruction.junction_tree import GraphicalModel, others
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis.draw import RowPart
 

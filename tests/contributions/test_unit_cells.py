@@ -18,8 +18,8 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence import recompute
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, PlanError
-from dpscale.contributions.unit_cells import UnitCells, count_units, distinct
 from dpscale.contributions.unit_shards import RANGES, hash_passes
+from dpscale.contributions.unit_totals import UnitCells, count_units, distinct
 from dpscale.domain import Domain
 from dpscale.engine.schedulers import resolve
 from dpscale.ledger import Ledger

@@ -10,8 +10,7 @@ import tomli_w
 from hypothesis import assume, example, given, settings, strategies as st
 
 from dpscale.base.errors import DataError
-from dpscale.discovery.dyadic_tree import Leaves
-from dpscale.discovery.edges import EdgePlan, found_edges
+from dpscale.discovery.dyadic_tree import EdgePlan, Leaves, found_edges
 from dpscale.discovery.ends import ChosenEnds, found_ends, plan_ends
 from dpscale.discovery.value_counts import found_values, plan_values
 from dpscale.domain import Domain

@@ -7,9 +7,19 @@ import pytest
 from scipy.optimize import nnls
 
 from dpscale.base.errors import BudgetError
-from dpscale.discovery import edges
-from dpscale.discovery.dyadic_tree import Leaves, TreeCounts, TreePolicy, estimate_leaves, on_grid
-from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, join_leaves, measure_tree
+from dpscale.discovery import dyadic_tree
+from dpscale.discovery.dyadic_tree import (
+    EdgePlan,
+    Leaves,
+    TreeCounts,
+    TreeMeasurement,
+    TreePolicy,
+    estimate_leaves,
+    found_edges,
+    join_leaves,
+    measure_tree,
+    on_grid,
+)
 from dpscale.domain import Domain
 
 SHARE = Fraction(1, 1000)
@@ -54,7 +64,7 @@ def test_no_path_costs_more_than_the_share(name, bits, rows):
 
 
 def test_a_policy_that_spends_too_much_is_stopped(monkeypatch):
-    monkeypatch.setattr(edges, "TreePolicy", lambda bits, budget: TreePolicy(bits, budget * 1.5))
+    monkeypatch.setattr(dyadic_tree, "TreePolicy", lambda bits, budget: TreePolicy(bits, budget * 1.5))
     plan = plan_of()
     with pytest.raises(BudgetError, match="beyond its share"):
         measure_tree(measurement_of(plan, np.arange(4000)))

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.answers.words import titles_of, words_of
+from dpscale.answers.tables import titles_of, words_of
 from dpscale.base.errors import DomainError
 from dpscale.domain import Domain
 from dpscale.job import Job

@@ -16,8 +16,7 @@ from dpscale.__main__ import main
 from dpscale.base.errors import BudgetError
 from dpscale.cli.ledger import ledger_text
 from dpscale.ledger import Ledger, chain, rows
-from dpscale.ledger.account import cost_to_text
-from dpscale.ledger.cap import RESERVED, Cap, Limit, largest_epsilon
+from dpscale.ledger.account import RESERVED, Cap, Limit, cost_to_text, largest_epsilon
 from dpscale.privacy.accounting import GDP, PURE, Cost, Spending, float_above
 from dpscale.privacy.conversion import epsilon_of_mu, gaussian_power, gdp_mu
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE, Protection

@@ -31,8 +31,7 @@ from hypothesis import given, settings, strategies as st
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.cli.ledger import ledger_text
 from dpscale.ledger import Ledger, chain, schema as ledgerschema, sqlite_store as ledgerfile
-from dpscale.ledger.account import Account
-from dpscale.ledger.cap import Cap, Limit, largest_epsilon, remaining_epsilon
+from dpscale.ledger.account import Account, Cap, Limit, largest_epsilon, remaining_epsilon
 from dpscale.ledger.request import Request
 from dpscale.privacy.accounting import Cost, Spending, epsilon_of_mu, float_above, gdp_mu, root_above
 
@@ -266,7 +265,7 @@ def test_protects_must_be_a_protection(ledger: Ledger, path: Path, protects: Any
 
 @pytest.mark.parametrize("delta", [1e-9, 0.0])
 def test_infinite_cap_of_older_version_is_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, delta: float) -> None:
-    from dpscale.ledger import cap
+    from dpscale.ledger import account as cap
 
     with monkeypatch.context() as patch:
         patch.setattr(cap, "MOST", math.inf)

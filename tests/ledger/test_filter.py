@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from dpscale.ledger.cap import Cap
+from dpscale.ledger.account import Cap
 from dpscale.privacy.accounting import Cost, Spending
 from dpscale.privacy.conversion import gdp_mu, pure_of_mu
 

@@ -20,7 +20,7 @@ from dpscale.job import Job, neighbours
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
-from dpscale.runs.links import link_part, measuring
+from dpscale.runs.links import measuring, parts
 from dpscale.runs.links.link_data import ExactLinks
 from tests.links.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
 from tests.links.test_neighbours import DOMAIN, PERSONS, make_database, remove_person, squared_changes
@@ -211,7 +211,7 @@ def test_counts_preserve_degree_correlation(tmp_path: Path) -> None:
 def test_run_resumed_between_links_gives_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_correlated_job(tmp_path)
     whole = dpscale.run(path, tmp_path / "whole")
-    measure, seen = link_part.measure_link, []
+    measure, seen = parts.measure_link, []
 
     def measure_or_stop(run: Any, link: Any, *rest: Any) -> Any:
         seen.append(link.called)
@@ -219,10 +219,10 @@ def test_run_resumed_between_links_gives_same_bytes(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
         return measure(run, link, *rest)
 
-    monkeypatch.setattr(link_part, "measure_link", measure_or_stop)
+    monkeypatch.setattr(parts, "measure_link", measure_or_stop)
     with pytest.raises(KeyboardInterrupt):
         dpscale.run(path, tmp_path / "again")
-    monkeypatch.setattr(link_part, "measure_link", measure)
+    monkeypatch.setattr(parts, "measure_link", measure)
     dpscale.run(path, tmp_path / "again")
     assert seen == ["orders", "ratings"]
     assert run_digests(tmp_path / "again") == run_digests(whole.path)

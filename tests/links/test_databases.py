@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.measurement.journal import StoredDraws
-from dpscale.runs.links import link_part
+from dpscale.runs.links import parts
 from dpscale.runs.links.measuring import LinkDraws
 from dpscale.runs.opening import open_part
 from tests.links.small import DOMAINS, make_frames, make_job, run_digests, table_section, write_job
@@ -390,7 +390,7 @@ def test_copy_with_other_features_is_refused(tmp_path: Path) -> None:
 
 def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
 
-    path, original = write_job(tmp_path), link_part.read_all
+    path, original = write_job(tmp_path), parts.read_all
 
     def read_and_change(*arguments: Any) -> Any:
         found = original(*arguments)
@@ -398,7 +398,7 @@ def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link_part, "read_all", read_and_change)
+        patch.setattr(parts, "read_all", read_and_change)
         with pytest.raises(dp.DataError, match="the files changed while they were read"):
             dp.run(path, tmp_path / "run")
     assert not list_charges(tmp_path)
@@ -407,7 +407,7 @@ def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
 def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
     """The links also differ if files are exchanged only during reading."""
 
-    path, original = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}), link_part.read_all
+    path, original = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}), parts.read_all
     stop_before_draw(path, tmp_path / "run", "links")
 
     def read_other_links(*arguments: Any) -> Any:
@@ -415,7 +415,7 @@ def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
         return {name: type(one)(one.rows[:-3], one.parents, one.children) for name, one in found.items()}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link_part, "read_all", read_other_links)
+        patch.setattr(parts, "read_all", read_other_links)
         with pytest.raises(dp.BudgetError, match="has another decision"):
             dp.run(path, tmp_path / "run")
     dp.run(path, tmp_path / "run")

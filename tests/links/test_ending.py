@@ -16,7 +16,7 @@ from dpscale.__main__ import main
 from dpscale.ledger import Ledger
 from dpscale.measurement.journal import StoredDraws
 from dpscale.runs import runner as parts
-from dpscale.runs.links import link_part, together
+from dpscale.runs.links import parts as link_part, parts as together
 from dpscale.runs.links.measuring import LinkDraws
 from dpscale.runs.manifest import output_digest
 from dpscale.runs.opening import open_part

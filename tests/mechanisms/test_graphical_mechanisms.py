@@ -23,7 +23,7 @@ from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruction.junction_tree.tree import model_cells
+from dpscale.reconstruction.junction_tree import model_cells
 from tests.audit.composition import audit_run
 from tests.audit.small import write
 from tests.measurement.small import with_states

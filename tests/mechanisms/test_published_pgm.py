@@ -20,7 +20,7 @@ from dpscale.mechanisms.contract import Mechanism, NoOptions, PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruction.junction_tree.tree import model_cells
+from dpscale.reconstruction.junction_tree import model_cells
 from dpscale.workload.residual import every_cell, residual_of
 from tests.audit.composition import audit_run
 from tests.audit.small import write

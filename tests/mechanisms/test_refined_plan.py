@@ -8,8 +8,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.mechanisms.contract import Instalments, PlanningProblem
-from dpscale.mechanisms.earlier_blocks import EarlierBlocks, check_poolable, completing_plan
-from dpscale.mechanisms.matrix_mechanism import FixedPlan
+from dpscale.mechanisms.matrix_mechanism import EarlierBlocks, FixedPlan, check_poolable, completing_plan
 from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence

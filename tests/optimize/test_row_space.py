@@ -10,9 +10,9 @@ from dpscale import Domain, Workload
 from dpscale.base.errors import PlanError
 from dpscale.mechanisms import weighted_residuals
 from dpscale.mechanisms.query_smasher import solve_optimally
-from dpscale.optimize import row_space
+from dpscale.optimize import convex
+from dpscale.optimize.convex import RowSpaceProblem
 from dpscale.optimize.lower_bounds import exact_floor
-from dpscale.optimize.row_space import RowSpaceProblem
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
@@ -32,7 +32,7 @@ def make_workload(kind: str) -> Workload:
 @pytest.fixture
 def on_few_cells(monkeypatch):
     monkeypatch.setattr(weighted_residuals, "LISTED_CELLS", 1)
-    monkeypatch.setattr(row_space, "TOLERANCE", 1e-6)
+    monkeypatch.setattr(convex, "TOLERANCE", 1e-6)
 
 
 @pytest.mark.usefixtures("on_few_cells")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.optimize import convex
-from dpscale.optimize.symmetry import SymmetryBlock, SymmetryBlocks, split
+from dpscale.optimize.convex import SymmetryBlock, SymmetryBlocks, split
 from dpscale.workload import FAMILIES, axis_of
 from dpscale.workload.factors import compressed
 

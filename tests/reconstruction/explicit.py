@@ -5,7 +5,7 @@ from itertools import product
 import cvxpy as cp
 import numpy as np
 
-from dpscale.reconstruction.junction_tree.fit import Observed
+from dpscale.reconstruction.graphical_fit import Observed
 from dpscale.workload.residual import every_cell
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2, "e": 3}

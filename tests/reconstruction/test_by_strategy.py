@@ -8,7 +8,7 @@ import pytest
 from dpscale.plans.factor import cumulative_factor
 from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts, least_squares
 from dpscale.reconstruction.fitting_loops import non_negative_least_squares, project_to_simplex
-from dpscale.reconstruction.junction_tree.fit import Observed
+from dpscale.reconstruction.graphical_fit import Observed
 from dpscale.workload.residual import Groups, center, coarsened, every_cell
 
 

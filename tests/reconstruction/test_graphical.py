@@ -5,7 +5,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.reconstruction.graphical import check_size, read_graphical, write_graphical
-from dpscale.reconstruction.junction_tree.fit import fit
+from dpscale.reconstruction.graphical_fit import fit
 from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, frame, write
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit, total_of
+from dpscale.reconstruction.graphical_fit import FitOptions, Observed, fit, total_of
 from dpscale.workload.residual import Groups, every_cell
 from tests.reconstruction.explicit import (
     NAMES,

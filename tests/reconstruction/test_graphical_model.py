@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
-from dpscale.reconstruction.junction_tree.model import GraphicalModel
-from dpscale.reconstruction.junction_tree.tree import junction_tree, model_cells
+from dpscale.reconstruction.junction_tree import GraphicalModel, junction_tree, model_cells
 from dpscale.workload.residual import Groups, every_cell
 from tests.reconstruction.explicit import NAMES, SHAPES, SIZES, axes_outside
 
@@ -111,7 +110,7 @@ def test_junction_tree_does_not_depend_on_hash_seed():
     import subprocess
     import sys
 
-    script = ("from dpscale.reconstruction.junction_tree.tree import junction_tree as j; "
+    script = ("from dpscale.reconstruction.junction_tree import junction_tree as j; "
               "n = [f'x{i}' for i in range(12)]; "
               "print(j(dict.fromkeys(n, 3), [(n[i], n[(5 * i + 1) % 12]) for i in range(12)]).cliques)")  # fmt: skip
     found = {subprocess.run([sys.executable, "-c", script], env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},

@@ -14,8 +14,8 @@ from hypothesis import given, settings, strategies as st
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
-from dpscale.reconstruction.junction_tree import model as models
-from dpscale.reconstruction.junction_tree.model import identifiers
+from dpscale.reconstruction import junction_tree as models
+from dpscale.reconstruction.junction_tree import identifiers
 from tests.audit.small import SIZES as SMALL, measurements, write
 from tests.reconstruction.explicit import NAMES, SHAPES, SIZES
 from tests.reconstruction.test_graphical_model import SETS, explicit_log_potentials, make_model

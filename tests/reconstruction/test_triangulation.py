@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from dpscale.reconstruction.junction_tree.tree import junction_tree
+from dpscale.reconstruction.junction_tree import junction_tree
 
 HEURISTICS = ("H1", "H2", "H3", "H4", "H5", "H6")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpscale.reconstruction.junction_tree.model import GraphicalModel
+from dpscale.reconstruction.junction_tree import GraphicalModel
 from dpscale.synthesis.ancestral import ancestral_sampler, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import RowPart
 from dpscale.workload.residual import Groups, every_cell

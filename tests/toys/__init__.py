@@ -3,8 +3,7 @@
 from dpscale.answers.report.page import Section
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
-from dpscale.runs.kinds import PARTS
-from dpscale.runs.stage import STAGES, Stage
+from dpscale.runs.stage import PARTS, STAGES, Stage
 from dpscale.runs.stages.report import SECTIONS
 from dpscale.workload import FAMILIES
 from tests.toys.window import FAMILY

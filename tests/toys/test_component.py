@@ -17,9 +17,9 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs import runner
 from dpscale.runs.charge import parts_of_entry
-from dpscale.runs.kinds import PARTS
 from dpscale.runs.opening import open_run
 from dpscale.runs.run import in_order
+from dpscale.runs.stage import PARTS
 from tests.audit.forging import forge, records_of, remove, restate, scale_noise
 from tests.audit.small import write_selftest
 from tests.links.small import make_frames, make_job, write_job

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpscale.answers.report.charts import pair
 from dpscale.answers.statistics import cramers_v
-from dpscale.answers.words import title_of, words_of
+from dpscale.answers.tables import title_of, words_of
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.domain import Domain

@@ -20,8 +20,7 @@ import numpy as np
 
 from dpscale.answers.report.charts import statistic
 from dpscale.answers.report.figures import place_map
-from dpscale.answers.tables import LEVEL, MISSING, Answered, is_planned
-from dpscale.answers.words import title_of, words_of
+from dpscale.answers.tables import LEVEL, MISSING, Answered, is_planned, title_of, words_of
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, stats
 from dpscale.domain import Domain, Hierarchy

@@ -28,8 +28,7 @@ from dpscale.answers.publish import DOWNLOADS, FORMATS, FinishedTable, Published
 from dpscale.answers.published_values import COLUMNS, label_column
 from dpscale.answers.report.charts import COLOURS, PlotAxis, Series, Tick, pair, plot, statistic
 from dpscale.answers.statistical_files import Dimension, coded
-from dpscale.answers.tables import SIDE
-from dpscale.answers.words import title_of
+from dpscale.answers.tables import SIDE, title_of
 from dpscale.base.arrow import pa
 from dpscale.base.display import whole
 from dpscale.base.numerics import Floats, Integers

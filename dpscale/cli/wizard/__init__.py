@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dpscale.cli.domains import format_options, read_origin
+from dpscale.cli.check import format_options, read_origin
 from dpscale.cli.group import main
 
 

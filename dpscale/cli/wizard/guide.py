@@ -18,15 +18,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dpscale.base.errors import DpscaleError
-from dpscale.cli.check import attribute_facts
-from dpscale.cli.domains import BUDGET, dataset_of, draft_job, near_job, one_way
+from dpscale.cli.check import BUDGET, attribute_facts, dataset_of, draft_job, near_job, one_way
 from dpscale.cli.group import more_about
 from dpscale.cli.outcome import command, near
 from dpscale.cli.plan import make_plans, missing_words, plan_summary, plan_text
 from dpscale.domain import Domain
-from dpscale.domain.attribute import PERIODS
+from dpscale.domain.attribute import PERIODS, WORDS
 from dpscale.domain.domain_schema import KINDS, POLICIES
-from dpscale.domain.words import WORDS
 from dpscale.job import Job
 from dpscale.job.sections import AboutTable
 from dpscale.records.sketch import WARNING, Sketch

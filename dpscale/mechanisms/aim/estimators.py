@@ -22,8 +22,8 @@ from dpscale.domain.rules import DomainConstraint
 from dpscale.plans.measurement_plan import CurrentEstimates, TableEstimates
 from dpscale.reconstruction.consistency import NoisyCounts, total_of
 from dpscale.reconstruction.entropy import LowOrder, determined_by_one, determined_over_groups, edges
-from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit
-from dpscale.reconstruction.junction_tree.model import GraphicalModel
+from dpscale.reconstruction.graphical_fit import FitOptions, Observed, fit
+from dpscale.reconstruction.junction_tree import GraphicalModel
 from dpscale.reconstruction.low_order import model_of
 from dpscale.workload.residual import Groups, LazyMarginals, Residuals, by_mass, every_cell
 

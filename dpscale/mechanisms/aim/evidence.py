@@ -15,7 +15,7 @@ from dpscale.mechanisms.aim.state import AimState
 from dpscale.privacy.accounting import GAUSSIAN
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.junction_tree.fit import Observed
+from dpscale.reconstruction.graphical_fit import Observed
 from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import Residuals, subsets

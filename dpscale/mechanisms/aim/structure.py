@@ -13,7 +13,7 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.reconstruction.junction_tree.model import identifiers
+from dpscale.reconstruction.junction_tree import identifiers
 
 FIELD = "mechanism.prior"
 TAKES = "a file of the Bayesian Interchange Format (.bif), or a list of families: an attribute, then its parents"

@@ -67,7 +67,7 @@ from dpscale.runs.charge import (
     publish_entry,
     release_of_entry,
 )
-from dpscale.runs.linked_tables import STARTED, LinkedTables
+from dpscale.runs.linked_tables import STARTED, LinkedTables, check_public, public_tables
 from dpscale.runs.links.link_data import ExactLinks, check_orders
 from dpscale.runs.links.link_facts import link_bounds, planned_features, sum_bounds
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics
@@ -82,7 +82,6 @@ from dpscale.runs.links.measuring import (
     read_link,
     snapshot_of,
 )
-from dpscale.runs.links.public_tables import check_public, public_tables
 from dpscale.runs.run import Run
 from dpscale.runs.stages.plan import make_plan
 from dpscale.runs.statement import Facts, bound_of

@@ -27,9 +27,8 @@ from dpscale.domain.text_format import TextFormat
 from dpscale.job.protected_unit import has_bounded_parents, key_links, pair_links
 from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
-from dpscale.runs.linked_tables import INDEX, LinkedTables, open_table
+from dpscale.runs.linked_tables import INDEX, LinkedTables, open_table, public_tables
 from dpscale.runs.links.link_sampling import ParentFiles
-from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.stages.synthesize import format_key
 from dpscale.storage.files import read_text
 from dpscale.synthesis.text_values import text_column

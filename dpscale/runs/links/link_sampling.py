@@ -63,9 +63,8 @@ from dpscale.relational.rounding import (
     round_totals,
 )
 from dpscale.runs.estimates import model_folder, open_sampler, read_sampler
-from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.linked_tables import LinkedTables, public_tables
 from dpscale.runs.links.measuring import SIDES, MeasuredLinks, piece_of
-from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.stages.row_numbers import read_array, write_array
 from dpscale.runs.stages.synthesize import drawn_rows
 from dpscale.runs.table import TablePart

@@ -26,7 +26,7 @@ from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PossibleLinks, check_size, repair_links
 from dpscale.relational.features import Side, distinct
-from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.linked_tables import LinkedTables, public_tables
 from dpscale.runs.links.link_data import sizes, with_drawn
 from dpscale.runs.links.link_sampling import (
     BLOCK_ROWS,
@@ -39,7 +39,6 @@ from dpscale.runs.links.link_sampling import (
     synthetic_codes,
 )
 from dpscale.runs.links.measuring import MeasuredLinks, piece_of
-from dpscale.runs.links.public_tables import public_tables
 from dpscale.storage.files import present, read_text, reading, writing
 
 MOST_CELLS = 1 << 62  # of a table whose rows are numbered by their cells

@@ -26,8 +26,7 @@ from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.records.column_values import days, numbers
 from dpscale.records.encode import encode
-from dpscale.runs.linked_tables import LinkedTables
-from dpscale.runs.links.public_tables import public_tables
+from dpscale.runs.linked_tables import LinkedTables, public_tables
 from dpscale.runs.stages.row_rules import with_row_ranges
 from dpscale.storage.files import write_whole, writing
 from dpscale.synthesis.dates import date_column

@@ -29,11 +29,10 @@ from dpscale.job import Job
 from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.records.column_values import days
-from dpscale.runs.linked_tables import INDEX, LinkedTables
+from dpscale.runs.linked_tables import INDEX, LinkedTables, public_tables
 from dpscale.runs.links.keys import Keys, release_keys, with_distinct_ends
 from dpscale.runs.links.link_sampling import FOLDER, ParentFiles, stored_parents
 from dpscale.runs.links.linked_values import LinkedValues, write_check
-from dpscale.runs.links.public_tables import public_tables
 from dpscale.storage.files import read_text, write_whole, writing
 from dpscale.synthesis.decode import column as decoded
 

@@ -34,11 +34,10 @@ from dpscale.plans.time_plan import CUMULATIVE, TimePlan
 from dpscale.privacy.accounting import GAUSSIAN, Cost
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret
-from dpscale.runs.kinds import PERIOD_PARTS, load_kind
 from dpscale.runs.opening import open_run
 from dpscale.runs.preflight import check_cap, check_columns
 from dpscale.runs.run import NewRun, Part, Run
-from dpscale.runs.stage import Stage, stages_of_run
+from dpscale.runs.stage import PERIOD_PARTS, Stage, load_kind, stages_of_run
 from dpscale.runs.statement import table_facts
 from dpscale.runs.table import OneTable, TablePart, job_entries
 from dpscale.storage.files import listed, present, read_bytes, read_text

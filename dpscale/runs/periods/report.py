@@ -15,8 +15,7 @@ from dpscale.answers.findings import findings
 from dpscale.answers.report.charts import single
 from dpscale.answers.report.figures import COLOURS, drawing, new_figure, svg
 from dpscale.answers.report.page import Section, check_rendered, frame, redacted, render_sections
-from dpscale.answers.tables import Answered
-from dpscale.answers.words import titles_of, words_of
+from dpscale.answers.tables import Answered, titles_of, words_of
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.runs.estimates import estimates_of

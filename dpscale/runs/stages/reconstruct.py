@@ -22,9 +22,8 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.model_answers import simultaneous_widths
-from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, write_index
+from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, statements_of, write_index, write_selections
 from dpscale.runs.estimates import estimates_key, estimates_of, open_estimates, prepare_model
-from dpscale.runs.selections import statements_of, write_selections
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import writing
 from dpscale.workload import WorkloadPart

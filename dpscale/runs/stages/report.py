@@ -31,9 +31,8 @@ from dpscale.answers.report import (
 from dpscale.answers.report.charts import WIDTH_OF_95, csv_text, statistic
 from dpscale.answers.report.page import frame, redacted
 from dpscale.answers.report.results import has_numbers, hierarchy_results, number_results, total_results
-from dpscale.answers.tables import LEVEL, Answered
+from dpscale.answers.tables import LEVEL, Answered, title_of, titles_of, words_of
 from dpscale.answers.unit_counts import unit_results
-from dpscale.answers.words import title_of, titles_of, words_of
 from dpscale.base.arrow import pa, pc, pq
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
@@ -45,11 +44,19 @@ from dpscale.plans.measurement_plan import budget_shares
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
 from dpscale.reconstruction.joint_intervals import half_width
-from dpscale.runs.answers import AnswerColumns, answer_texts, read_index, read_trace, relative_errors
+from dpscale.runs.answers import (
+    AnswerColumns,
+    answer_texts,
+    have_intervals,
+    read_index,
+    read_trace,
+    relative_errors,
+    selected_rows,
+    statements_of,
+)
 from dpscale.runs.estimates import counted_words, estimates_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.searches import summarize_searches
-from dpscale.runs.selections import have_intervals, selected_rows, statements_of
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text, write_whole
 

@@ -21,8 +21,8 @@ from dpscale.base.arrow import pq
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Floats, Integers, one_thread
 from dpscale.contributions.joins import REACH
-from dpscale.contributions.unit_cells import UnitRequest, count_units, take_range, unit_cells
 from dpscale.contributions.unit_shards import cut_ranges, hash_passes
+from dpscale.contributions.unit_totals import UnitRequest, count_units, take_range, unit_cells
 from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.engine.counting import dropped_rows, partition_groups
 from dpscale.measurement.journal import StoredDraws

@@ -28,10 +28,12 @@ from dpscale.base.numerics import AttributeSet, Floats, optimize
 from dpscale.domain.rules import DomainConstraint, constraints_on
 from dpscale.reconstruction.consistency import LEAST_TOTAL
 from dpscale.reconstruction.entropy import coarse_possible
-from dpscale.reconstruction.junction_tree.model import IMPOSSIBLE, GraphicalModel, calibrate
-from dpscale.reconstruction.junction_tree.tree import (
+from dpscale.reconstruction.junction_tree import (
+    IMPOSSIBLE,
+    GraphicalModel,
     JunctionTree,
     assign_factors,
+    calibrate,
     collect_messages,
     junction_tree,
     largest,
