@@ -181,8 +181,8 @@ def test_different_data_on_worker_are_refused(client, tmp_path, monkeypatch, the
 
 HOLD = """
 import pathlib, sys, time
-from dpscale.engine import worker_checks
-with worker_checks._written_token(pathlib.Path(sys.argv[1]), b"content"):
+from dpscale.engine import admission
+with admission._written_token(pathlib.Path(sys.argv[1]), b"content"):
     print(flush=True)
     time.sleep(60)
 """

@@ -8,8 +8,8 @@ from dpscale.engine import admission
 
 KILLED = """import os, sys
 from pathlib import Path
-from dpscale.engine import worker_checks
-with worker_checks._written_token(Path(sys.argv[1]), b"0" * 16):
+from dpscale.engine import admission
+with admission._written_token(Path(sys.argv[1]), b"0" * 16):
     os._exit(9)
 """
 

@@ -47,7 +47,7 @@ def test_killed_step_is_retried_and_charged_once(tmp_path, monkeypatch, capfd, s
 case "$6" in allocate | discover | reconstruct | synthesize | report) exit 0 ;; esac
 if [ "$6" = measure ] && [ ! -e {tmp_path}/killed ]; then
     touch {tmp_path}/killed
-    {sys.executable} -c 'import os; from dpscale.runs import parts; parts.publish = lambda *_: os._exit(9)
+    {sys.executable} -c 'import os; from dpscale.runs import runner; runner.publish = lambda *_: os._exit(9)
 from dpscale.__main__ import main; main()' "$3" "$4" "$5" "$6"
     {KILLED[how]}
 fi
