@@ -1,10 +1,10 @@
 """Exact marginal counts of many attribute sets in one pass over partitions.
 
 *Numbers.*
-A record belongs in parts to the cells of a number. A record adds its parts to the cells of a number
-(`dpscale.domain.number`), and with several numbers their products. One number without squares needs only the records
-with a value, the sum of their steps and the number of nulls. A joint holds these three in the bits of one 64-bit word,
-so that a row costs one addition; words are emptied before a field can overflow:
+A record adds its parts to the cells of a number (`dpscale.domain.number`), and with several numbers their products. One
+number without squares needs only the records with a value, the sum of their steps and the number of nulls. A joint
+holds these three in the bits of one 64-bit word, so that a row costs one addition; words are emptied before a field can
+overflow:
 
     c = ⌊(64 − bits of R)/fields⌋ bits for each number of records, the other bits for the sum of at most 2^c − 1 rows.
 """

@@ -1,7 +1,7 @@
 """Task graphs of function calls and of tree sums, and the sizes of their tasks and messages.
 
-Keys contain a name and numbers, never an argument. The tree has the same shape on every engine, so sums of floating-
-point numbers are the same bytes too.
+Keys contain a name and numbers, never an argument. The tree has the same shape on every engine, so sums of
+floating-point numbers are the same bytes too.
 
 *Number of calls per task.*
 Dask needs about a millisecond per task, so a task of one shorter call would cost more than the call. The first calls

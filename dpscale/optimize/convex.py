@@ -19,8 +19,8 @@ the other cells they are equal up to the sign.
 Cells whose columns of F are equal up to the sign, as those that no query distinguishes, form one orbit too:
 F diag(μ) Fᵀ depends on the sum of their weights alone.
 
-*Few queries on many cells.* The optimum over all matrix mechanisms is found in the space of the queries. The problem of
-`convex` on all cells of a workload's attributes needs only rows F with FᵀF = Σ weight · qᵀq. With m queries on n cells
+*Few queries on many cells.* The optimum over all matrix mechanisms is found in the space of the queries. The problem
+above, on all cells of a workload's attributes, needs only rows F with FᵀF = Σ weight · qᵀq. With m queries on n cells
 one evaluation is an eigenproblem of m × m and two products of m × m × n, so the number of queries limits it, not that
 of cells:
 

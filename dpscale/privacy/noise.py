@@ -3,7 +3,7 @@
 The distributions are those of Canonne, Kamath, Steinke 2020, "The Discrete Gaussian for Differential Privacy": on the
 integers, P(x) proportional to exp(-x^2 / (2 variance)) (definition 1), or to exp(-|x| / scale). The samplers differ
 from the paper's but are equally exact: given uniform words, the distance to the distribution is zero, and no float
-decides an outcome. A draw is a step of a `staircase`, located in a table of 64-bit thresholds. The few words (about
+decides an outcome. A draw is a step of a staircase, located in a table of 64-bit thresholds. The few words (about
 2^-52 of them, and 2^-20 at the largest scales of 64-bit values) that are too close to a threshold are decided by exact
 arithmetic on longer numbers.
 

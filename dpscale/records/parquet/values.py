@@ -1,7 +1,7 @@
 """Compiled loops that convert Parquet dictionaries and the indices of pages to cell numbers, except null rows.
 
 In the Parquet format, levels and dictionary indices are a hybrid of runs: either one repeated value, or groups of eight
-values packed to `width` bits each, lowest bits first. No field of a file is trusted.
+values packed to `width` bits each, lowest bits first.
 
 *Definition levels.*
 They state the null rows, and values are expanded to the other rows. A level is one bit. Levels are a hybrid of runs: a
