@@ -75,6 +75,6 @@ def test_values_without_estimated_records_and_large_sets_are_refused(released, m
     monkeypatch.setattr(statistics, "_counts", lambda *_: np.array([-1.0, 0.0]))
     with pytest.raises(dp.PlanError, match=r"given: a = .*, with no estimated record; expected labels of estimated"):
         released.conditional("b", given={"a": released.domain["a"].labels[0]})
-    monkeypatch.setattr(statistics, "MOST_CELLS", 2)
+    monkeypatch.setattr(statistics, "MOST_CONDITIONED", 2)
     with pytest.raises(dp.PlanError, match=r"attributes: \d+ cells; expected at most 2; use fewer attributes"):
         released.conditional("b", given={"a": released.domain["a"].labels[0]})

@@ -32,7 +32,7 @@ def make_workload(kind: str) -> Workload:
 @pytest.fixture
 def on_few_cells(monkeypatch):
     monkeypatch.setattr(weighted_residuals, "LISTED_CELLS", 1)
-    monkeypatch.setattr(convex, "TOLERANCE", 1e-6)
+    monkeypatch.setattr(convex, "QUERY_TOLERANCE", 1e-6)
 
 
 @pytest.mark.usefixtures("on_few_cells")
