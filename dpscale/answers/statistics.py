@@ -362,7 +362,7 @@ def conditional(
 
     cells = evidence_of(domain, given)
     if (needed := domain.cells(names if model is not None else (*names, *cells))) > MOST_CONDITIONED:
-        raise PlanError("attributes", f"{needed:,} cells", f"at most {MOST_CELLS:,}", "use fewer attributes")
+        raise PlanError("attributes", f"{needed:,} cells", f"at most {MOST_CONDITIONED:,}", "use fewer attributes")
     counts = np.maximum(_counts(answered, names, cells, model), 0)
     if not (total := counts.sum()) > 0:
         words = ", ".join(f"{name} = {value}" for name, value in given.items()) or "no condition"

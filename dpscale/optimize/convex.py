@@ -68,7 +68,7 @@ MOST_OF_PRODUCT = 2048  # cells of a set of products, whose errors need a matrix
 QUERY_TOLERANCE, LOOSELY, MANY_ENTRIES = 1e-3, 4e-3, 1 << 22  # gap of a search; of a long one; entries of its rows
 WHOLE_NUMBER = 1e9  # of an entry of a basis
 SCALES, ROUNDED = (1.0, 2.0**10, 1e3, 2.0**20, 1e6), 1e-9  # of queries to integers, and the rounding of floats
-NO_TRACE = 1e-12  # of the largest entry of queries: smaller pieces are rounding
+NEGLIGIBLE = 1e-12  # of the largest entry of queries: smaller pieces are rounding
 
 
 @dataclass(frozen=True)
@@ -737,14 +737,14 @@ class RowSpaceProblem:
         """Residual spaces on which a query has a piece, each as the tuple of its axes.
 
         A piece is the query averaged over the axes outside the space and centred along those inside; pieces below
-        NOTHING of the largest entry count as zero.
+        NEGLIGIBLE of the largest entry count as zero.
         """
         found = set[tuple[int, ...]]()
         for names, queries, _ in self._planned:
             axes = [self.attributes.index(name) for name in names]
             for space in subsets(tuple(range(len(names)))):
                 pieces = np.abs(piece(queries, space, lead=1))
-                if pieces.max(initial=0) > NO_TRACE * np.abs(queries).max(initial=0):
+                if pieces.max(initial=0) > NEGLIGIBLE * np.abs(queries).max(initial=0):
                     found.add(tuple(axes[axis] for axis in space))
         return tuple(sorted(found, key=lambda space: (len(space), space)))
 

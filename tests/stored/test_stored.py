@@ -8,11 +8,11 @@ import tarfile
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from dpscale.job.digest import job_digest
 
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import Job
+from dpscale.job.job import job_digest
 from dpscale.ledger import Ledger
 from dpscale.runs.opening import open_part
 from tests.audit.small import write_selftest
