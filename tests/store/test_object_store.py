@@ -130,8 +130,8 @@ def test_lost_lock_is_left_to_its_new_owner(tmp_path, prefix, monkeypatch):
 
 def test_concurrent_processes_create_one_run(tmp_path, prefix):
     job = write(tmp_path, engine={"scheduler": "synchronous"})
-    code = "import sys; from dpscale import job; from dpscale.runs import create; "
-    code += "create.begin_run(job.Job.read(sys.argv[1]), sys.argv[2])"
+    code = "import sys; from dpscale import job; from dpscale.runs import opening; "
+    code += "opening.begin_run(job.Job.read(sys.argv[1]), sys.argv[2])"
     makers = [subprocess.Popen([sys.executable, "-c", code, str(job), prefix]) for _ in range(3)]
     assert [maker.wait() for maker in makers] == [0] * 3
     assert not create(place(prefix + "/manifest.json"), b"another")
