@@ -4,7 +4,7 @@ python benchmarks/row_quality.py classes [--tables NAME ...] [--epsilons 0.1 1 1
     [--degree 3] [--save]      # errors of rows by number of attributes, over the least of estimates and rows of pairs
 
 python benchmarks/row_quality.py usefulness [--epsilons 0.1 1 10] [--seeds 3] [--first-seed 100]
-python benchmarks/row_quality.py targets [--epsilons 0.1] [--seeds 3] [--rows 4000] [--save]    # [synthesize] target
+python benchmarks/row_quality.py targets [--epsilons 0.1] [--seeds 20] [--rows 4000] [--save]    # [synthesize] target
 python benchmarks/row_quality.py declared_parents [--seeds 5] [--rows 50000] [--save]
 python benchmarks/row_quality.py rules [--seeds 10] [--rows 20000] [--mechanisms weighted-residuals aim-grem] [--save]
 python benchmarks/row_quality.py histories [--data movielens berka] [--epsilons 1 2 4] [--seeds 3]
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
@@ -37,6 +38,7 @@ from laws import release
 import dpscale as dp
 from dpscale import Domain, Workload, job as dp_job
 from dpscale.base.numerics import one_thread
+from dpscale.domain.attribute import Attribute
 from dpscale.engine.schedulers import LocalEngine, resolve
 from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
 from dpscale.evaluation.models import MOST, propensity, target_of, tstr_scores
@@ -87,10 +89,15 @@ def prepare_job(
     }
 
 
-def figures(job: dict[str, object], place: Path, target: str = TARGET) -> dict[str, float]:
-    """Return the scores of one job."""
+def learn_target(
+    job: dict[str, object], place: Path, target: str
+) -> tuple[dict[str, float], Sequence[Attribute], dict[str, np.ndarray]]:
+    """Return the areas under the curve of models of a target, the attributes, and the cells of rows and records.
+
+    The job is released. A model is trained on its rows and another on its records; both predict the held-out records.
+    """
     dp.run(job, place / "run")
-    began, run, engine = time.process_time(), open_run(place / "run").table, LocalEngine("synchronous")
+    run, engine = open_run(place / "run").table, LocalEngine("synchronous")
     rows = open_rows(run)
     names = names_of(rows)
     sides = {"rows": rows, **{name: open_data(run, [str(place / f"{name}.parquet")], names) for name in ("job", "out")}}
@@ -98,11 +105,18 @@ def figures(job: dict[str, object], place: Path, target: str = TARGET) -> dict[s
     attributes = [run.domain[name] for name in names]
     trained = {"data": codes["job"], "rows": codes["rows"]}
     learnt = tstr_scores(attributes, target_of(attributes, target), trained, codes["out"])
-    scores = {name: propensity(attributes, codes[name], codes["rows"]) for name in ("out", "job")}
     results = {name: {"auc": 0.5} for name in trained} if learnt is None else learnt.results  # rows of a single class
+    areas = {"trained on rows": results["rows"]["auc"], "trained on records": results["data"]["auc"]}
+    return areas, attributes, codes
+
+
+def figures(job: dict[str, object], place: Path) -> dict[str, float]:
+    """Return the scores of one job."""
+    began = time.process_time()
+    areas, attributes, codes = learn_target(job, place, TARGET)
+    scores = {name: propensity(attributes, codes[name], codes["rows"]) for name in ("out", "job")}
     return {
-        "trained on rows": results["rows"]["auc"],
-        "trained on records": results["data"]["auc"],
+        **areas,
         **{
             f"propensity, {label}": math.nan if scores[name] is None else scores[name].results["auc"]
             for name, label in (("out", "kept out"), ("job", "the job's"))
@@ -137,12 +151,15 @@ def print_usefulness() -> None:
 
 
 def print_targets() -> None:
-    """Print the area under the curve of a model that is trained on rows with and without a target, and on records."""
+    """Print the area under the curve of a model that is trained on rows with and without a target, and on records.
+
+    The gain of a target is the mean of the differences of the same seeds; its standard error is printed beside it.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="+", default=["telco", "adult"], choices=TARGETS)
     parser.add_argument("--mechanisms", nargs="+", default=["weighted-residuals", "aim-grem"])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
@@ -152,21 +169,21 @@ def print_targets() -> None:
         whole, column = load_table(name), TARGETS[name]
         if whole is None:
             raise SystemExit(f"no table {name} in {DATA}")
-        found: dict[str, list[float]] = {"records": [], "rows": [], "rows with a target": []}
+        areas: dict[str, list[float]] = {"records": [], "rows": [], "rows with a target": []}
         for seed, target in product(range(given.seeds), (None, column)):
             some = np.random.default_rng(seed).permutation(whole.rows)[: given.rows]
             table = Table(name, whole.sizes, np.stack([whole.columns[own][some] for own in whole.names], axis=1))
             with tempfile.TemporaryDirectory() as place:
-                scores = figures(
-                    prepare_job(table, epsilon, seed, Path(place), KEPT_OUT, mechanism, target), Path(place), column
-                )
-            found["rows" if target is None else "rows with a target"].append(scores["trained on rows"])
-            found["records"].append(scores["trained on records"])
-        means = {
-            what: float(np.max(scores) if what == "records" else np.mean(scores)) for what, scores in found.items()
-        }
-        print(f"{name}, {mechanism}, epsilon {epsilon:g}, {given.rows:,} records: {format_figures(means)}", flush=True)
-        saved |= {f"{name}, {mechanism}, {epsilon:g}, {what}": score for what, score in means.items()}
+                job = prepare_job(table, epsilon, seed, Path(place), KEPT_OUT, mechanism, target)
+                learnt, _, _ = learn_target(job, Path(place), column)
+            areas["rows" if target is None else "rows with a target"].append(learnt["trained on rows"])
+            areas["records"].append(learnt["trained on records"])
+        gains = np.subtract(areas["rows with a target"], areas["rows"])
+        scores = {what: float(np.mean(values)) for what, values in areas.items()}
+        scores |= {"gain": float(gains.mean()), "error of the gain": float(gains.std(ddof=1) / math.sqrt(len(gains)))}
+        print(f"{name}, {mechanism}, epsilon {epsilon:g}, {given.rows:,} records, {given.seeds} seeds: "
+              f"{format_figures(scores)}", flush=True)  # fmt: skip
+        saved |= {f"{name}, {mechanism}, {epsilon:g}, {what}": score for what, score in scores.items()}
     if given.save:
         base.save("targets", saved)
 

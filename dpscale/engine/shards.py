@@ -108,7 +108,7 @@ class Shards:
         """Yield shards with the requested sets of each: the stored shards first, then one pass after another.
 
         A request is (handle of a shard, requested sets in it). Sets that no stored shard has are counted in passes over
-        the data, with half of the memory.
+        the data, with half of the memory, and stored if they fit.
         """
         requested = set(sets)
         stored = [
@@ -118,19 +118,26 @@ class Shards:
             yield stored
         remaining = [names for names in sets if not self._contains(names)]
         for one in plan_passes(self.domain, remaining, self.memory // 2, self.engine.workers) if remaining else ():
-            yield self._pack_pass(one, self.count(one), remaining)
+            packed = self._pack_pass(one, self.count(one), remaining)
+            self._keep(one, packed, remaining)
+            yield packed
 
     def _store_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
-        """Keep the counts of a pass over the data on the workers, unless they fill more than half of the memory.
+        """Keep the counts of a pass over the data on the workers, unless they fill more than half of the memory."""
+        if self._bytes + self._size(frozenset(sets).intersection(one.sets)) <= self.memory // 2:
+            self._keep(one, self._pack_pass(one, handles, sets), sets)
+
+    def _keep(self, one: Pass, packed: Sequence[ShardRequest], sets: Sequence[AttributeSet]) -> None:
+        """Keep the shards of a pass, unless they fill more than half of the memory.
 
         `_stored` has pairs (handle, sets), `_names` all stored sets, and `_bytes` their estimated size.
         """
-        wanted = frozenset(sets)
-        if self._bytes + self._size(wanted.intersection(one.sets)) > self.memory // 2:
+        wanted = frozenset(sets).intersection(one.sets)
+        if self._bytes + self._size(wanted) > self.memory // 2:
             return
-        self._stored += [(handle, frozenset(mine)) for handle, mine in self._pack_pass(one, handles, sets)]
-        self._names |= wanted.intersection(one.sets)
-        self._bytes += self._size(wanted.intersection(one.sets))
+        self._stored += [(handle, frozenset(mine)) for handle, mine in packed]
+        self._names |= wanted
+        self._bytes += self._size(wanted)
 
     def _pack_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[ShardRequest]:
         """Return the shards of a pass: counted layouts combined into a few per thread, fewer if they are small.

@@ -305,6 +305,10 @@ def run(
     while state.selection is not None:
         selection = state.selection
         missing = scores.missing(selection.candidates)
+        added = [names for names in missing if names not in shard.tables]  # sets that grow from confirmed ones
+        if added:
+            tables = build_shard(map(exact, added), added, state.groups, state.rows).tables
+            shard = MarginalShard({**shard.tables, **tables})
         scores.learn(shard.distances(state.estimates(missing), missing, selection.classes))
         chosen = select_candidates(selection, scores.of(selection), rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip

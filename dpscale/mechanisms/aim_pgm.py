@@ -107,14 +107,14 @@ class AimSchedule(EvenSchedule):
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
         return self.ones * beta / attributes
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
-        return (beta - self.ones * beta) / min(self.measured, max(len(candidates), 1))
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+        return (beta - self.ones * beta) / min(self.measured, max(len(weights), 1))
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Return Σ_s c_s |r ∩ s|."""
         return by_overlap(candidates, targets)
 
-    def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
+    def batch(self, weights: Targets, share: Fraction) -> int:
         return self.sets
 
     def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:

@@ -33,7 +33,7 @@ from dpscale.mechanisms.aim.adaptive_plan import (
 )
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GraphicalEstimator
-from dpscale.mechanisms.aim.setting import BatchedSchedule
+from dpscale.mechanisms.aim.setting import BatchedSchedule, Targets
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 
@@ -119,8 +119,11 @@ class TreeSchedule(BatchedSchedule):
 
     edges: int = 1
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
-        return (beta - attributes * self.one_way_cost(beta, attributes, len(candidates))) / max(self.edges, 1)
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+        return (beta - attributes * self.one_way_cost(beta, attributes, len(weights))) / max(self.edges, 1)
+
+    def leading(self, weights: Targets) -> tuple[AttributeSet, ...]:
+        return ()
 
     def allows_empty(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
         return False

@@ -235,13 +235,17 @@ class PairwiseSampler:
         return () if self.larger is None else self.larger.laws
 
     def rows(self, part: RowPart, release: str) -> Integers32:
-        """Return rows of cells for a part: groups are drawn, then refined to cells that match the 1-way marginals."""
+        """Return rows of cells for a part: groups are drawn, then refined to cells that match the 1-way marginals.
+
+        The rows are in random order. Copies of a prototype are neighbours until then, and the sweeps visit the rows in
+        order, so the first rows of a part would not be a sample of it.
+        """
         groups = draw(self.model, part, release, self.larger)
         stream = PublicStream(release, "cells", *part.key)
         cells = refine_to_cells(self.model.targets, self.cells, groups, stream)
-        return match_one_ways(
-            self.model.targets, self.cells, cells, one_way_counts(self.names, self.cells, part, release)
-        )
+        counts = one_way_counts(self.names, self.cells, part, release)
+        cells = match_one_ways(self.model.targets, self.cells, cells, counts)
+        return cells[PublicStream(release, "order", *part.key).permutation(len(cells))]
 
     def weights(self, rows: Integers32, part: RowPart) -> Floats:
         """Return the number of records that each of the part's rows represents, shape (count,)."""

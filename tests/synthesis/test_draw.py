@@ -10,7 +10,7 @@ from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise import CellDistribution, PairwiseModel, learn, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
-from dpscale.synthesis.draw import RowPart, draw, one_way_counts, rake_weights
+from dpscale.synthesis.draw import PairwiseSampler, RowPart, draw, one_way_counts, rake_weights
 from dpscale.synthesis.one_way_rounding import apportion, match_one_ways
 from dpscale.synthesis.quality import compare, compared_sets, mean_distances
 from dpscale.workload.residual import Groups
@@ -130,6 +130,22 @@ def test_one_ways_are_exact_and_pairs_stay_near(learnt: PairwiseModel) -> None:
             assert (counts == apportion(model.ones[name], 5000)).all()
             assert np.abs(counts - 5000 * model.ones[name] / model.total).max() < 1
         assert pair_error(moved, table) < max(pair_error(rows, table), 0.008)
+
+
+def test_first_rows_are_a_sample_of_the_part(learnt: PairwiseModel) -> None:
+    """Planted: rows in the order in which they are drawn, whose first quarter is farther from all than a sample is."""
+    model, part, rng = make_model(draw_joint()), RowPart(20_000, 1, 0), np.random.default_rng(0)
+    sampler = PairwiseSampler(learnt, CellDistribution(model.groups, model.ones), model.total)
+
+    def departure(rows: np.ndarray, some: np.ndarray) -> float:
+        pairs = [(i, j) for i in range(4) for j in range(i)]
+        cells = [[np.bincount(own[:, i] * 6 + own[:, j], minlength=36) / len(own) for i, j in pairs]
+                 for own in (rows, some)]  # fmt: skip
+        return float(np.abs(np.subtract(*cells)).sum())
+
+    rows, drawn = sampler.rows(part, "release"), draw(learnt, part, "release")
+    sampled = np.mean([departure(rows, rows[rng.permutation(len(rows))[:5000]]) for _ in range(8)])
+    assert departure(rows, rows[:5000]) < 1.4 * sampled < departure(drawn, drawn[:5000])
 
 
 def test_cells_with_few_rows_are_in_some_parts() -> None:

@@ -29,7 +29,7 @@ from dpscale.mechanisms.aim.decision import (
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
 from dpscale.mechanisms.aim.evidence import AdaptiveEvidence, DecisionValues
 from dpscale.mechanisms.aim.periods import PeriodState, groups_of_period
-from dpscale.mechanisms.aim.setting import RoundSchedule, Setting
+from dpscale.mechanisms.aim.setting import BatchedSchedule, RoundSchedule, Setting
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, no_periods
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -147,7 +147,8 @@ class AdaptivePlan:
         return {"mechanism": self.mechanism, "version": version, "workload": self.workload.digest,
                 "beta": str(self.setting.beta), "rows_per_unit": self.setting.rows_per_unit,
                 "options": dict(self.options), "first": first,
-                **({COARSER: True} if self.setting.above else {})}  # fmt: skip
+                **({COARSER: True} if self.setting.above else {}),
+                **_revision(self.setting)}  # fmt: skip
 
     def write(self, folder: Path) -> None:
         write_content(folder, self.to_dict())
@@ -216,6 +217,7 @@ ONES, SELECTING = Fraction(3, 10), Fraction(1, 10)  # share of β for the 1-ways
 GRAIN = 0.3  # coarseness of the groups of cells
 FIRST = ("step", "orders")  # fields of the first decision in plan.json; the others follow from the domain
 COARSER = "coarser"  # field of plan.json: tables at levels above those of the workload are candidates
+REVISION = "schedule"  # field of plan.json: revision of the schedule, if an older one has other rounds
 VERSIONS = (VERSION, BY_STRATEGY, BY_QUERIES)
 AnyAdaptivePlan = TypeVar("AnyAdaptivePlan", bound=AdaptivePlan)
 AnyOptions = TypeVar("AnyOptions", bound="AdaptiveOptions")
@@ -320,6 +322,15 @@ def make_setting(
     )
 
 
+def _revision(setting: Setting) -> dict[str, int]:
+    """Return the revision of the schedule as a field of plan.json, if the older one divides the budget otherwise."""
+    schedule = setting.schedule
+    if not isinstance(schedule, BatchedSchedule) or schedule.revision == 1:
+        return {}
+    older = replace(schedule, revision=1).first_step(setting.beta, len(setting.names), setting.weights)
+    return {} if setting.first_step == older else {REVISION: schedule.revision}
+
+
 def _known(domain: Domain) -> Callable[[AttributeSet], bool]:
     """Return whether sets follow from public totals."""
     return lambda names: domain.known_table(domain.ordered(names)) is not None
@@ -372,7 +383,10 @@ def read_adaptive_plan(
         by_strategy = {} if content["version"] == VERSION else made.setting.strategies
         by_queries = made.setting.queries if content["version"] == BY_QUERIES else None
         above = made.setting.above if content.get(COARSER) else {}
-        setting = replace(made.setting, strategies=by_strategy, queries=by_queries, above=above)
+        schedule = made.setting.schedule
+        if isinstance(schedule, BatchedSchedule) and REVISION not in content:
+            schedule = replace(schedule, revision=1)
+        setting = replace(made.setting, strategies=by_strategy, queries=by_queries, above=above, schedule=schedule)
         made = replace(made, stored=content, setting=setting, estimating=replace(made.estimating, above=above))
         made.first_decision()
 

@@ -362,8 +362,9 @@ def _check(decision: AimDecision, setting: Setting) -> None:
     The first decision measures 1-ways over cells, later ones candidates, or 1-ways again. `step` bounds the mean cost
     of a measured set.
     """
-    known = {(name,) for name in setting.names} if decision.is_one_way else set(setting.candidates)
-    if len(set(decision.measured)) != len(decision.measured) or not set(decision.measured) <= known:
+    ones = {(name,) for name in setting.names}
+    known = all(names in ones if decision.is_one_way else setting.may_select(names) for names in decision.measured)
+    if len(set(decision.measured)) != len(decision.measured) or not known:
         raise ValueError("a selected set that is not a candidate, or a repeated one")
     if not decision.chosen or (() in decision.chosen and not _allows_empty_set(decision, setting)):
         raise ValueError("no selected set, or an empty set that is not a candidate")

@@ -4,8 +4,11 @@
 that of the papers of AIM and AIM+GReM (algorithm 7). `BatchedSchedule` is our own: pairs in batches, so that about nine
 rounds measure every pair once, at a budget that would be even if all pairs were measured. Sets measured in one round
 divide its budget by cells: n cells with noise σ have an L1 error of n σ, and Σ n σ is least for a given Σ 1/σ² if 1/σ²
-∝ n^⅔. Four rules, functions of released numbers, change this default:
+∝ n^⅔. Five rules, functions of weights and released numbers, change this default:
 
+- *Leading pairs.* If at most half of the pairs have at least a quarter of the largest weight, as those of a target,
+  the first round measures them without a selection. Budgets are even over Σ w² of the pairs: (Σ w)² / Σ w² steps, which
+  is the number of pairs if all have the same weight.
 - *Larger sets.* The noise of a pair is √(2/π) σ · groups over the records. If it is low, larger sets can be estimated:
   steps are cheaper, down to a quarter, and a round measures up to three times as many sets. A larger set is offered if
   its own noise is at most 10 % of the records, or up to 20 % if pairs are estimated precisely.
@@ -17,10 +20,15 @@ divide its budget by cells: n cells with noise σ have an L1 error of n σ, and 
   (v − (n − v)) / (n + 2), so few measurements have less influence.
 
 *Laws* of four and more attributes have selections of their own (`law_degrees`): they could not compete with pairs, of
-which each is in many targets, and they are seen best when smaller sets are estimated. The share LAW_SHARE of the budget
-is reserved for each degree k > 3 and divided by LAW_STEPS. A step selects one set of k attributes, or none, by its
-distance less the expected noise and less ln(number of sets) / scale, the price of so many candidates. The degree ends
-if no set is selected. What is left is spent by further rounds.
+which each is in many targets, and they are seen best when smaller sets are estimated. Beyond MOST_ATTRIBUTES attributes
+this holds for sets of three as well. The share LAW_SHARE of the budget is reserved for each such degree k and divided
+by LAW_STEPS. A step selects one set of k attributes, or none, by its distance less the expected noise and less
+ln(number of sets) / scale, the price of so many candidates. The degree ends if no set is selected. What is left is
+spent by further rounds.
+
+The candidates of a degree are all its sets while these are at most MOST_LAWS. If there are more, they are the sets of
+the attributes with the fewest cells, and those that *grow* from a confirmed set of k − 1 attributes by one attribute
+(`grown_laws`). A set is confirmed if its measurement changed the estimates by more than its noise.
 """
 
 from __future__ import annotations
@@ -46,6 +54,7 @@ FEWER = "use marginals over fewer attributes"
 # the first step is even; least first step, as a share of an even one; factor of the pairs of a round at the cheapest
 # steps
 OFFERED, EVEN, CHEAPEST, WIDEST = 0.1, 0.025, Fraction(1, 4), 3
+LEADING = Fraction(1, 4)  # least weight of a leading pair, as a share of the largest weight
 # noise, as a share of the records, above which 1-ways are noisy; measurements that are added to n in the share of
 # 1-ways; parts of 1 to which the first share is rounded; share of a set of one cell, before they are scaled to 1
 NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
@@ -89,12 +98,14 @@ class RoundSchedule(Protocol):
     def largest(self) -> int:
         """Largest number of attributes of candidates with few cells, beyond those of `sizes`."""
 
-    @property
-    def law_degrees(self) -> range:
-        """Numbers of attributes of the sets that have selections of their own."""
+    def law_degrees(self, attributes: int) -> range:
+        """Return the numbers of attributes of the sets that have selections of their own."""
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
-        """Return β of a measurement with its selection if all steps are even."""
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+        """Return β of a measurement with its selection if all steps are even; `weights` are those of the candidates."""
+
+    def leading(self, weights: Targets) -> tuple[AttributeSet, ...]:
+        """Return the candidates that the first round measures without a selection."""
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Return the weight of each candidate from those of the targets; `inside` gives the candidates in a target."""
@@ -111,7 +122,7 @@ class RoundSchedule(Protocol):
     def one_way_share(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         """Return the share of the remaining budget for repeated 1-ways; `ones` is the noise of the 1-ways."""
 
-    def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
+    def batch(self, weights: Targets, share: Fraction) -> int:
         """Return the number of measurements per round, at steps of such a share of an even one."""
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
@@ -125,8 +136,13 @@ class EvenSchedule:
     """Schedule with even steps and shares that offers all candidates and does not repeat 1-ways."""
 
     largest = 0
-    law_degrees = range(0)
     isotropic = False
+
+    def law_degrees(self, attributes: int) -> range:
+        return range(0)
+
+    def leading(self, weights: Targets) -> tuple[AttributeSet, ...]:
+        return ()
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         return [Fraction(1, len(cells))] * len(cells)
@@ -176,13 +192,13 @@ class PublishedSchedule(EvenSchedule):
         rounds = self.rounds_per_attribute * attributes or 2 * (candidates + 1)
         return (1 - self.selecting) * beta / rounds
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
-        return self.one_way_cost(beta, attributes, len(candidates)) / (1 - self.selecting)
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+        return self.one_way_cost(beta, attributes, len(weights)) / (1 - self.selecting)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         return by_overlap(candidates, targets)
 
-    def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
+    def batch(self, weights: Targets, share: Fraction) -> int:
         return 1
 
     def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
@@ -205,6 +221,9 @@ class BatchedSchedule:
         Factor of the step after an uninformative round.
     rounds : int
     degree : int
+    revision : int
+        1 is that of older plans: it has no leading pairs, an even step for every pair whatever its weight, and no
+        selections of sets of three beyond MOST_ATTRIBUTES attributes.
     fewer_candidates : str
     """
 
@@ -215,6 +234,7 @@ class BatchedSchedule:
     growth: int = 2
     rounds: int = 9
     degree: int = DEGREE
+    revision: int = 2
     fewer_candidates: str = FEWER
     isotropic: bool = False
 
@@ -222,9 +242,9 @@ class BatchedSchedule:
     def largest(self) -> int:
         return min(self.degree, DEGREE)
 
-    @property
-    def law_degrees(self) -> range:
-        return range(DEGREE + 1, self.degree + 1)
+    def law_degrees(self, attributes: int) -> range:
+        competing = attributes <= MOST_ATTRIBUTES or self.revision == 1
+        return range(DEGREE + competing, self.degree + 1)
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 2, 2
@@ -233,11 +253,25 @@ class BatchedSchedule:
         """Return an even part of the 1-ways' share, or of all of β if there are no candidates."""
         return (self.ones if candidates else Fraction(1)) * beta / attributes
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
-        """Return an even part for every pair of the budget that the 1-ways and the laws leave."""
-        laws = len(self.law_degrees) * LAW_SHARE * beta
-        spent = attributes * self.one_way_cost(beta, attributes, len(candidates)) + laws
-        return (beta - spent) / max(_pairs(candidates), 1)
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+        """Return an even part of the budget that the 1-ways and the laws leave, for the effective number of pairs."""
+        laws = len(self.law_degrees(attributes)) * LAW_SHARE * beta
+        spent = attributes * self.one_way_cost(beta, attributes, len(weights)) + laws
+        return (beta - spent) / self._effective_pairs(weights)
+
+    def _effective_pairs(self, weights: Targets) -> int:
+        """Return (Σ w)² / Σ w² of the weights of pairs, rounded: their number if all weights are equal; at least 1."""
+        pairs = [weight for names, weight in weights.items() if len(names) == 2]
+        if not pairs or self.revision == 1:
+            return max(len(pairs), 1)
+        return max(round(Fraction(sum(pairs) ** 2, sum(weight**2 for weight in pairs))), 1)
+
+    def leading(self, weights: Targets) -> tuple[AttributeSet, ...]:
+        """Return the pairs of at least LEADING of the largest weight, if they are at most half of the pairs."""
+        pairs = {names: weight for names, weight in weights.items() if len(names) == 2}
+        least = LEADING * max(pairs.values(), default=0)
+        heavy = tuple(names for names, weight in pairs.items() if weight >= least)
+        return heavy if 2 * len(heavy) <= len(pairs) and self.revision > 1 else ()
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Return Σ w_π over the targets π that contain γ."""
@@ -270,10 +304,10 @@ class BatchedSchedule:
         wanted = ones > NOISY_ONES or uninformative == len(moved)
         return max(Fraction(0), Fraction(2 * uninformative - len(moved), len(moved) + DOUBT)) * wanted
 
-    def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
-        """Return 1 / `rounds` of the pairs at even steps, up to WIDEST times as many at cheap ones."""
+    def batch(self, weights: Targets, share: Fraction) -> int:
+        """Return 1 / `rounds` of the effective pairs at even steps, up to WIDEST times as many at cheap ones."""
         wider = 1 + (WIDEST - 1) * (1 - min(share, Fraction(1))) / (1 - CHEAPEST)
-        return max(1, math.ceil(_pairs(candidates) * wider / self.rounds))
+        return max(1, math.ceil(self._effective_pairs(weights) * wider / self.rounds))
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         """Return shares ∝ n^⅔, rounded to 1/4,096 of the share of one cell.
@@ -288,10 +322,6 @@ class BatchedSchedule:
     def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         moved = list(moved)
         return self.growth * step if 2 * count_uninformative(moved, noise, self.patience) > len(moved) else step
-
-
-def _pairs(candidates: Sequence[AttributeSet]) -> int:
-    return sum(len(names) == 2 for names in candidates)
 
 
 def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[AttributeSet, int]:
@@ -397,12 +427,49 @@ class Setting:
         out, as are those with two levels of a hierarchy.
         """
         found: dict[int, tuple[AttributeSet, ...]] = {}
-        for degree in self.schedule.law_degrees:
+        for degree in self.schedule.law_degrees(len(self.names)):
             chosen = self.ordered(self._fewest_cells(degree))
-            sets = (names for names in combinations(chosen, degree) if not self._has_two_levels(names))
-            open_sets = [names for names in sets if not (self.estimator.is_determined(names) or self.is_known(names))]
-            found[degree] = self._small(open_sets, MOST_LAWS)
+            found[degree] = self._small([names for names in combinations(chosen, degree) if self._is_open(names)],
+                                        MOST_LAWS)  # fmt: skip
         return found
+
+    def _is_open(self, names: AttributeSet) -> bool:
+        """Return whether a set has information of its own: it has one level of a hierarchy and follows from nothing."""
+        return not (self._has_two_levels(names) or self.estimator.is_determined(names) or self.is_known(names))
+
+    def grown_laws(self, degree: int, confirmed: Iterable[AttributeSet]) -> tuple[AttributeSet, ...]:
+        """Return the sets of a degree that are no candidates and have one attribute more than a confirmed set.
+
+        At most MOST_LAWS of them, those with the fewest cells; none has more cells than the largest candidate, for
+        which the memory was checked before the run.
+
+        Parameters
+        ----------
+        degree : int
+            Number of attributes of the sets, one of the degrees of laws.
+        confirmed : iterable of AttributeSet
+            Sets of `degree` − 1 attributes.
+        """
+        larger = {self.ordered([*names, name]) for names in confirmed for name in self.names if name not in names}
+        grown = sorted((names for names in larger if self._may_grow(names)), key=self.place)
+        return self._small(grown, MOST_LAWS)
+
+    def _may_grow(self, names: AttributeSet) -> bool:
+        return names not in self._known_candidates and self._product(names) <= self._most_cells and self._is_open(names)
+
+    @cached_property
+    def _known_candidates(self) -> frozenset[AttributeSet]:
+        return frozenset(self.candidates)
+
+    @cached_property
+    def _most_cells(self) -> int:
+        """Cells of the largest candidate."""
+        return max((self._product(names) for names in self.candidates), default=0)
+
+    def may_select(self, names: AttributeSet) -> bool:
+        """Return whether a round of some run can select a set: a candidate, or a law that grows from a smaller set."""
+        is_law = len(names) in self.schedule.law_degrees(len(self.names))
+        return names in self._known_candidates or (is_law and names == self.ordered(names) and self._may_grow(names))
 
     def _fewest_cells(self, degree: int) -> list[str]:
         """Return the attributes with the fewest cells, so many that their sets of a degree are at most MOST_LAWS."""
@@ -517,11 +584,16 @@ class Setting:
     @cached_property
     def first_step(self) -> Fraction:
         """β of a measurement with its selection in the first round."""
-        return self.schedule.first_step(self.beta, len(self.names), self.round_candidates)
+        return self.schedule.first_step(self.beta, len(self.names), self.weights)
+
+    @cached_property
+    def first_sets(self) -> tuple[AttributeSet, ...]:
+        """Sets that the first round measures without a selection: those of a public structure, or the leading pairs."""
+        return self.prior or self.schedule.leading(self.weights)
 
     def batch(self, step: Fraction) -> int:
         """Return the number of measurements per round if each costs `step` including its selection."""
-        return min(self.schedule.batch(self.round_candidates, step / self.first_step), len(self.round_candidates))
+        return min(self.schedule.batch(self.weights, step / self.first_step), len(self.round_candidates))
 
     def ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(sorted(self._places.keys() & names, key=self._places.__getitem__))

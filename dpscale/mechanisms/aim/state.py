@@ -154,8 +154,13 @@ class AimState:
 
     @property
     def due(self) -> tuple[AttributeSet, ...]:
-        """Sets of a public structure, which the first round measures without a selection."""
-        return () if self.rounds or self.done else self.setting.prior
+        """Sets of a public structure, or leading pairs, which the first round measures without a selection."""
+        first = () if self.rounds or self.done else self.setting.first_sets
+        return tuple(names for names in first if names in self._offered)
+
+    @cached_property
+    def _offered(self) -> frozenset[AttributeSet]:
+        return frozenset(self.offered)
 
     def measuring(self, step: Fraction) -> AimSelection:
         """Return the selection of a round that selects nothing and spends at most β `step` on each measurement."""
@@ -206,13 +211,29 @@ class AimState:
             classes=setting.classes(self.groups),
         )
 
+    @cached_property
+    def grown(self) -> tuple[AttributeSet, ...]:
+        """Sets that grow from confirmed ones and may be selected as laws in the next round.
+
+        A set is confirmed if its measurement changed the estimates by more than noise is expected to.
+        """
+        degree = self.law_degree
+        confirmed = [
+            names
+            for note in self.rounds
+            for names, moved, noise in zip(note.chosen, note.moved, note.expected_noise, strict=True)
+            if len(names) == degree - 1 and moved > noise
+        ]
+        grown = self.setting.grown_laws(degree, confirmed) if degree else ()
+        return _precise_laws(self.setting, self.groups, total_of(self.counts), grown)
+
     def _law_selection(self, degree: int) -> AimSelection:
         """Return the selection of one law of a degree, or of none.
 
         As many empty sets as laws are offered, so that together they weigh alike. `price` is the logarithm of the
         number of laws, which is subtracted from their scores as the price of so many candidates.
         """
-        setting, sets = self.setting, self.laws[degree]
+        setting, sets = self.setting, (*self.laws[degree], *self.grown)
         step = min(setting.law_budget / LAW_STEPS, self.left)
         cost = LAW_SELECTING * step
         return AimSelection(
@@ -314,7 +335,8 @@ class AimState:
 
     def changed_sets(self, after: AimState) -> list[AttributeSet]:
         """Return the candidates whose estimates a round may have changed."""
-        return after.setting.estimator.changed_sets(self.residuals, after.residuals, after.setting.candidates)
+        candidates = (*after.setting.candidates, *self.grown)
+        return after.setting.estimator.changed_sets(self.residuals, after.residuals, candidates)
 
     def trace(self) -> list[dict[str, Any]]:
         """Return one row for every measurement after the 1-ways.
@@ -429,22 +451,27 @@ def state_before_rounds(
 
 
 def _possible_laws(setting: Setting, groups: Mapping[str, Groups], total: float) -> dict[int, tuple[AttributeSet, ...]]:
-    """Return the sets of each degree that a step measures with a noise of at most LAW_NOISE of the records.
+    """Return the laws of each degree that a step measures precisely enough, without degrees that have none."""
+    found = {degree: _precise_laws(setting, groups, total, sets) for degree, sets in setting.laws.items()}
+    return {degree: sets for degree, sets in found.items() if sets}
 
-    A law of n groups has an L1 noise of NOISE_L1 · σ n, with σ the noise of a step.
+
+def _precise_laws(
+    setting: Setting, groups: Mapping[str, Groups], total: float, sets: Sequence[AttributeSet]
+) -> tuple[AttributeSet, ...]:
+    """Return the sets that a step measures with a noise of at most LAW_NOISE of the `total` records.
+
+    A law of n groups has an L1 noise of NOISE_L1 · σ n, with σ the noise of a step. Sets that smaller ones determine
+    over groups are left out.
     """
     step = (1 - LAW_SELECTING) * setting.law_budget / LAW_STEPS
     most = LAW_NOISE * total / (NOISE_L1 * deviation(step, setting.rows_per_unit))
-    found = {
-        degree: tuple(
-            names
-            for names in sets
-            if math.prod(groups[name].count for name in names) <= most
-            and not setting.estimator.determined_over_groups(names, groups)
-        )
-        for degree, sets in setting.laws.items()
-    }
-    return {degree: sets for degree, sets in found.items() if sets}
+    return tuple(
+        names
+        for names in sets
+        if math.prod(groups[name].count for name in names) <= most
+        and not setting.estimator.determined_over_groups(names, groups)
+    )
 
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:

@@ -1,4 +1,4 @@
-"""Laws of four and more attributes: selected by themselves, at a share of the budget, and told apart from noise."""
+"""Laws of many attributes: selected by themselves, at a share of the budget, and told apart from noise."""
 
 from __future__ import annotations
 
@@ -185,6 +185,100 @@ def test_cells_of_candidates_are_limited_in_total(monkeypatch) -> None:
     monkeypatch.setattr(settings_of, "MOST_LARGER_CELLS", 4 * 6**3 * 2)
     few = Setting(sizes, targets, Fraction(1), schedule=BatchedSchedule(degree=4))
     assert few.laws[4] == tuple(names for names in combinations(sizes, 4) if "e" in names)
+
+
+def test_sets_of_three_are_laws_where_they_are_no_candidates_of_rounds(monkeypatch) -> None:
+    """Planted: a parity of three bits among so many attributes that rounds offer pairs only."""
+    monkeypatch.setattr(settings_of, "MOST_ATTRIBUTES", len(BITS) - 1)
+    setting, names = make_setting(degree=3), (*BITS[:2], BITS[-1])
+    assert setting.round_candidates == tuple(combinations(BITS, 2))
+    assert setting.laws == {3: tuple(combinations(BITS, 3))}
+    state = run_loop(setting, counter(make_bits(3)), seeded_secret(1))
+    assert next(note.chosen for note in state.rounds if note.law_degree) == (names,)
+    assert parity(state.fit.table(names)) == pytest.approx(0.9, abs=0.05)
+    alone = replace(setting, schedule=BatchedSchedule(degree=3, revision=1))
+    assert parity(run_loop(alone, counter(make_bits(3)), seeded_secret(1)).fit.table(names)) < 0.1, "pairs only"
+
+
+def make_grown(monkeypatch) -> tuple[Setting, np.ndarray, tuple[str, ...]]:
+    """Return a setting, records and the law of four attributes in them, which only grows from a set of three.
+
+    The parity of three bits is right if the attribute `wide` is below 2 and random otherwise, so the set of three is a
+    law as well. The attributes with the fewest cells, of which all sets of four are candidates, do not include `wide`.
+    """
+    monkeypatch.setattr(settings_of, "MOST_LAWS", math.comb(len(BITS), 4))
+    rng, bits = np.random.default_rng(8), make_bits(3)
+    wide = rng.integers(0, 4, (ROWS, 1))
+    bits[:, -1] = np.where(wide[:, 0] < 2, bits[:, -1], rng.integers(0, 2, ROWS))
+    sizes = {**dict.fromkeys(BITS, 2), "wide": 4, "other": 4}
+    targets = (*combinations(BITS, 3), ("wide", "other", BITS[0]))
+    setting = Setting(sizes, targets, Fraction(1, 25), schedule=BatchedSchedule(degree=4), estimator=EntropyEstimator())
+    return setting, np.concatenate([bits, wide, rng.integers(0, 4, (ROWS, 1))], axis=1), (*BITS[:2], BITS[-1], "wide")
+
+
+def counter_of(sizes: dict[str, int], table: np.ndarray):
+    def counts_of(names):
+        shape = [sizes[name] for name in names]
+        if not names:
+            return np.array(len(table))
+        cells = np.ravel_multi_index(table[:, [list(sizes).index(name) for name in names]].T, shape)
+        return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
+
+    return counts_of
+
+
+def law_of_halves(table: np.ndarray) -> float:
+    """Return the parity of the first three attributes where the last is below 2, less the parity elsewhere."""
+    signs = 1 - 2 * (np.indices(table.shape[:3]).sum(axis=0) % 2)
+    each = (signs[..., None] * table).sum(axis=(0, 1, 2)) / table.sum(axis=(0, 1, 2))
+    return float(abs(each[:2].mean() - each[2:].mean()))
+
+
+def test_law_grows_from_a_confirmed_set(monkeypatch) -> None:
+    setting, table, names = make_grown(monkeypatch)
+    assert all("wide" not in law for law in setting.laws[4])
+    counts_of = counter_of(dict(setting.sizes), table)
+    state = run_loop(setting, counts_of, seeded_secret(1))
+    assert names in [one for note in state.rounds if note.law_degree == 4 for one in note.chosen]
+    assert law_of_halves(counts_of(names)) == pytest.approx(0.9, abs=0.05)
+    assert law_of_halves(state.fit.table(names)) == pytest.approx(0.9, abs=0.1)
+
+    monkeypatch.setattr(Setting, "grown_laws", lambda self, degree, confirmed: ())
+    without = run_loop(setting, counts_of, seeded_secret(1))
+    assert law_of_halves(without.fit.table(names)) < 0.2, "planted: candidates do not grow"
+
+
+def test_grown_sets_contain_a_confirmed_one_and_are_new(monkeypatch) -> None:
+    """Brute force: all sets of four, of those with at most as many cells as the largest candidate."""
+    setting, _, names = make_grown(monkeypatch)
+    confirmed = [names[:3], ("x1", "wide", "other")]
+    most = max(math.prod(setting.sizes[name] for name in one) for one in setting.candidates)
+    wanted = [one for one in combinations(setting.sizes, 4)
+              if any(set(small) < set(one) for small in confirmed) and one not in setting.candidates
+              and math.prod(setting.sizes[name] for name in one) <= most]  # fmt: skip
+    assert list(setting.grown_laws(4, confirmed)) == wanted
+    assert names in wanted
+    assert not any({"wide", "other"} < set(one) for one in wanted), "64 cells are more than those of a candidate"
+    assert all(setting.may_select(one) for one in wanted)
+    assert not setting.may_select(("x1", "x2", "wide", "other"))
+    assert not setting.may_select(("wide", "x1", "x2", "x3")), "not in the order of the domain"
+    assert not replace(setting, schedule=BatchedSchedule(degree=3)).may_select(names)
+
+
+def test_price_counts_grown_sets_and_their_decisions_are_read_again(monkeypatch) -> None:
+    setting, table, names = make_grown(monkeypatch)
+    state = run_loop(setting, counter_of(dict(setting.sizes), table), seeded_secret(1))
+    place = next(number for number, note in enumerate(state.rounds) if names in note.chosen)
+    before = replace(state, rounds=state.rounds[:place], left=setting.law_budget)
+    selection = before.selection
+    sets = [one for one in selection.candidates if one]
+    assert names in before.grown
+    assert set(before.grown) <= set(sets)
+    assert selection.price == math.log(len(sets))
+    decision = before.decide(selection, [names])
+    again = AimDecision.from_dict(decision.to_dict(), setting)
+    assert [one.label for one in again.requests] == [one.label for one in decision.requests]
+    assert set(before.grown) <= set(before.changed_sets(state)), "their distances are computed again"
 
 
 def test_degree_three_has_no_selection_of_laws() -> None:

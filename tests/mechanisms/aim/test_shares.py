@@ -54,8 +54,9 @@ def test_round_shares_follow_number_of_groups():
 
 def test_cheap_steps_give_larger_batches():
     """A ninth of the pairs at even steps, three ninths at the cheapest; the batch never grows with the step."""
-    pairs = [("a", str(i)) for i in range(180)]
-    sizes = [BatchedSchedule().batch([*pairs, ("a", "b", "c")], Fraction(share, 100)) for share in range(25, 301)]
+    pairs = {("a", str(i)): 5 for i in range(180)}
+    weights = {**pairs, ("a", "b", "c"): 1}
+    sizes = [BatchedSchedule().batch(weights, Fraction(share, 100)) for share in range(25, 301)]
     assert (sizes[0], sizes[75], sizes[-1]) == (60, 20, 20)
     assert sizes == sorted(sizes, reverse=True)
     assert PublishedSchedule().batch(pairs, Fraction(1, 4)) == 1
