@@ -21,10 +21,10 @@ divide its budget by cells: n cells with noise σ have an L1 error of n σ, and 
 
 *Laws* of four and more attributes have selections of their own (`law_degrees`): they could not compete with pairs, of
 which each is in many targets, and they are seen best when smaller sets are estimated. Beyond MOST_ATTRIBUTES attributes
-this holds for sets of three as well. The share LAW_SHARE of the budget is reserved for each such degree k and divided
-by LAW_STEPS. A step selects one set of k attributes, or none, by its distance less the expected noise and less
-ln(number of sets) / scale, the price of so many candidates. The degree ends if no set is selected. What is left is
-spent by further rounds.
+this holds for sets of three as well. The share LAW_SHARE of the budget is reserved for each such degree k, and
+TRIPLE_SHARE for sets of three, which pairs explain in part. It is divided by LAW_STEPS. A step selects one set of k
+attributes, or none, by its distance less the expected noise and less ln(number of sets) / scale, the price of so many
+candidates. The degree ends if no set is selected. What is left is spent by further rounds.
 
 The candidates of a degree are all its sets while these are at most MOST_LAWS. If there are more, they are the sets of
 the attributes with the fewest cells, and those that *grow* from a confirmed set of k − 1 attributes by one attribute
@@ -58,9 +58,9 @@ LEADING = Fraction(1, 4)  # least weight of a leading pair, as a share of the la
 # noise, as a share of the records, above which 1-ways are noisy; measurements that are added to n in the share of
 # 1-ways; parts of 1 to which the first share is rounded; share of a set of one cell, before they are scaled to 1
 NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
-# of the budget, for the laws of a degree; steps of a degree; share of a step for its selection; noise of a law, as a
-# share of the records, up to which it is a candidate
-LAW_SHARE, LAW_STEPS, LAW_SELECTING, LAW_NOISE = Fraction(1, 10), 8, Fraction(1, 4), 0.25
+# of the budget, for the laws of a degree, and for those of three attributes; steps of a degree; share of a step for its
+# selection; noise of a law, as a share of the records, up to which it is a candidate
+LAW_SHARE, TRIPLE_SHARE, LAW_STEPS, LAW_SELECTING, LAW_NOISE = Fraction(1, 10), Fraction(1, 40), 8, Fraction(1, 4), 0.25
 Targets = Mapping[AttributeSet, int]
 Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
 
@@ -255,7 +255,7 @@ class BatchedSchedule:
 
     def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
         """Return an even part of the budget that the 1-ways and the laws leave, for the effective number of pairs."""
-        laws = len(self.law_degrees(attributes)) * LAW_SHARE * beta
+        laws = sum((law_share(degree) for degree in self.law_degrees(attributes)), Fraction(0)) * beta
         spent = attributes * self.one_way_cost(beta, attributes, len(weights)) + laws
         return (beta - spent) / self._effective_pairs(weights)
 
@@ -322,6 +322,11 @@ class BatchedSchedule:
     def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         moved = list(moved)
         return self.growth * step if 2 * count_uninformative(moved, noise, self.patience) > len(moved) else step
+
+
+def law_share(degree: int) -> Fraction:
+    """Return the share of the budget that is reserved for the laws of a degree."""
+    return LAW_SHARE if degree > DEGREE else TRIPLE_SHARE
 
 
 def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[AttributeSet, int]:
@@ -482,10 +487,9 @@ class Setting:
     def _product(self, names: AttributeSet) -> int:
         return math.prod(self.sizes[name] for name in names)
 
-    @property
-    def law_budget(self) -> Fraction:
-        """β that is reserved for the selections of laws of one degree, with their measurements."""
-        return LAW_SHARE * self.beta
+    def law_step(self, degree: int) -> Fraction:
+        """Return β of one selection of a law of a degree, with its measurement."""
+        return law_share(degree) * self.beta / LAW_STEPS
 
     @cached_property
     def round_candidates(self) -> tuple[AttributeSet, ...]:

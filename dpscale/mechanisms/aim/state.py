@@ -144,7 +144,8 @@ class AimState:
         """β of rounds that select no laws: without what is reserved for laws until these are selected."""
         if any(note.law_degree for note in self.rounds):
             return self.left
-        return max(self.left - len(self._open_degrees) * self.setting.law_budget, Fraction(0))
+        reserved = sum((LAW_STEPS * self.setting.law_step(degree) for degree in self._open_degrees), Fraction(0))
+        return max(self.left - reserved, Fraction(0))
 
     @property
     def law_degree(self) -> int:
@@ -225,7 +226,7 @@ class AimState:
             if len(names) == degree - 1 and moved > noise
         ]
         grown = self.setting.grown_laws(degree, confirmed) if degree else ()
-        return _precise_laws(self.setting, self.groups, total_of(self.counts), grown)
+        return _precise_laws(self.setting, degree, self.groups, total_of(self.counts), grown)
 
     def _law_selection(self, degree: int) -> AimSelection:
         """Return the selection of one law of a degree, or of none.
@@ -234,7 +235,7 @@ class AimState:
         number of laws, which is subtracted from their scores as the price of so many candidates.
         """
         setting, sets = self.setting, (*self.laws[degree], *self.grown)
-        step = min(setting.law_budget / LAW_STEPS, self.left)
+        step = min(setting.law_step(degree), self.left)
         cost = LAW_SELECTING * step
         return AimSelection(
             round=self.measured + 1,
@@ -452,19 +453,19 @@ def state_before_rounds(
 
 def _possible_laws(setting: Setting, groups: Mapping[str, Groups], total: float) -> dict[int, tuple[AttributeSet, ...]]:
     """Return the laws of each degree that a step measures precisely enough, without degrees that have none."""
-    found = {degree: _precise_laws(setting, groups, total, sets) for degree, sets in setting.laws.items()}
+    found = {degree: _precise_laws(setting, degree, groups, total, sets) for degree, sets in setting.laws.items()}
     return {degree: sets for degree, sets in found.items() if sets}
 
 
 def _precise_laws(
-    setting: Setting, groups: Mapping[str, Groups], total: float, sets: Sequence[AttributeSet]
+    setting: Setting, degree: int, groups: Mapping[str, Groups], total: float, sets: Sequence[AttributeSet]
 ) -> tuple[AttributeSet, ...]:
-    """Return the sets that a step measures with a noise of at most LAW_NOISE of the `total` records.
+    """Return the sets of a degree that a step measures with a noise of at most LAW_NOISE of the `total` records.
 
     A law of n groups has an L1 noise of NOISE_L1 · σ n, with σ the noise of a step. Sets that smaller ones determine
     over groups are left out.
     """
-    step = (1 - LAW_SELECTING) * setting.law_budget / LAW_STEPS
+    step = (1 - LAW_SELECTING) * setting.law_step(degree)
     most = LAW_NOISE * total / (NOISE_L1 * deviation(step, setting.rows_per_unit))
     return tuple(
         names

@@ -269,7 +269,7 @@ def test_price_counts_grown_sets_and_their_decisions_are_read_again(monkeypatch)
     setting, table, names = make_grown(monkeypatch)
     state = run_loop(setting, counter_of(dict(setting.sizes), table), seeded_secret(1))
     place = next(number for number, note in enumerate(state.rounds) if names in note.chosen)
-    before = replace(state, rounds=state.rounds[:place], left=setting.law_budget)
+    before = replace(state, rounds=state.rounds[:place], left=LAW_STEPS * setting.law_step(4))
     selection = before.selection
     sets = [one for one in selection.candidates if one]
     assert names in before.grown
