@@ -379,6 +379,8 @@ def test_crosstab_equals_counts_and_shares():
     [
         (lambda: compare(answered(), "smoker = 'yes' and age = 20", None, None), "was not measured"),
         (lambda: compare(answered(), 3, None, None), "a predicate"),
+        (lambda: compare(answered(), "smoker = 'yes'", None, None, level=95), "such as 0.95"),
+        (lambda: conclusions.crosstab(answered(), ("sex", "age"), None, 95, False), "such as 0.95"),
         (lambda: conclusions.crosstab(answered(), ("sex", "age"), "row", 0.95, False), "rows, columns, all"),
         (lambda: independence_test(answered(), ("sex", "age"), (), {}, 5), "from 100 to"),
         (lambda: independence_test(answered(), ("sex", "age"), (), {"sex": "f"}), "two values or more"),

@@ -80,6 +80,10 @@ def test_mean_and_share_have_intervals_of_ratios(release):
     ends = np.clip(share.limits(1.959963984540054), 0, 1)
     assert (row.young, row.young_low, row.young_high) == pytest.approx((share.value, *ends), rel=1e-6)
     assert row.fare_low < row.fare < row.fare_high
+    cells = np.zeros((12, 2, 4))  # the error of t/n is that of t - θn divided by n
+    cells[:, 0, 0] = (np.arange(12) < 4) - share.value
+    _, error = release.answer(("age", "sex", "region"), query=cells)
+    assert row.young_std_error == pytest.approx(error / values[0, 1], rel=1e-6)
 
 
 def test_difference_of_means_has_the_interval_of_the_release(frame, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from dpscale.answers import quantiles
 from dpscale.answers.quantiles import quantile
-from dpscale.answers.statistics import cells_of, mean, query_ratio, share, total
+from dpscale.answers.statistics import cells_of, mean, query_ratio, share, total, value_sum
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import DomainError, DpscaleError, JobError, PlanError
 from dpscale.domain import Domain
@@ -104,7 +104,6 @@ def test_share_intervals_have_nominal_coverage():
         (lambda: query_ratio(make_answers(), ("sex",), [1, 0], [0, 0], 0.95), "not distinguishable from zero"),
         (lambda: quantile(make_answers(), "sex", 0.5, 0.95), "an attribute of numbers"),
         (lambda: quantile(make_answers(), "age", 1.5, 0.95), "between 0 and 1"),
-        (lambda: quantile(make_answers(), "age", 0.5, 95), "such as 0.95"),
         (lambda: mean(make_answers(), "aeg", 0.95), "did you mean 'age'"),
         (lambda: mean(make_answers(), "income", 0.95, (("sex", 0),)), "was not measured"),
         (lambda: make_answers().table("aeg", None, 0.95, False), "did you mean 'age'"),
@@ -116,6 +115,22 @@ def test_statistics_refuse_invalid_requests(wrong, says):
         wrong()
     assert isinstance(caught.value, DpscaleError)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("level", [0, 1, 95, True])
+def test_level_that_is_no_probability_is_refused(level):
+    answers = make_answers()
+    for statistic in (
+        lambda: total(answers, level),
+        lambda: mean(answers, "age", level),
+        lambda: value_sum(answers, "age", level),
+        lambda: share(answers, "age", [0], level),
+        lambda: query_ratio(answers, ("sex",), [1, 0], [0, 1], level),
+        lambda: quantile(answers, "age", 0.5, level),
+        lambda: answers.table(("age",), None, level, False),
+    ):
+        with pytest.raises(JobError, match="^level: .*such as 0.95"):
+            statistic()
 
 
 def test_quantile_with_few_checked_cells_has_slightly_wider_interval(monkeypatch):

@@ -52,6 +52,15 @@ def test_times_in_96_bits_beyond_64_bit_nanoseconds(tmp_path, rows):
     assert counts(tmp_path, x=month) == [rows // 4] * 4
 
 
+@pytest.mark.parametrize("old", [True, False])
+def test_type_of_times_is_that_in_which_they_are_read(tmp_path, old):
+    table = pa.table({"x": pa.array([datetime(2024, 1, 5)], pa.timestamp("ns"))})
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=old)
+    [part] = dp.Table.open(tmp_path, dp.Domain(x=2)).partitions
+    [batch] = part.batches(["x"])
+    assert part.kinds(["x"])["x"] == batch["x"].type == pa.timestamp("us" if old else "ns")
+
+
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=20))
 def test_32_bit_floats_are_their_shortest_decimals(values):
     narrow = np.array(values, np.float32)
