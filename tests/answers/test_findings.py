@@ -127,18 +127,39 @@ def test_sentences_have_the_words_of_the_domain():
     assert "] have Age “25 to 34 years”; of all records " in told["dead"]
 
 
-def test_estimates_without_errors_have_no_findings():
-    class Unknown:
-        def __getattr__(self, name):
-            return getattr(exact, name)
+class Simulated:
+    """Estimates whose errors are not those of least squares."""
 
+    def __init__(self, exact):
+        self.exact = exact
+
+    def __getattr__(self, name):
+        return getattr(self.exact, name)
+
+
+def test_findings_with_simulated_errors_are_those_beyond_wider_limits():
+    random, kept, left = np.random.default_rng(7), 0, 0
+    cells = sum(math.prod(DOMAIN.shape(names)) for _, names in PAIRS) + sum(DOMAIN.shape(["a", "b", "c"]))
+    least = NormalDist().inv_cdf(1 - 0.05 / (2 * cells)) * (1.18 + 0.06 * math.log(cells))
+    for dependent in np.linspace(0.05, 0.3, 20):
+        own = estimates(PLAN, draw_counts(random, 3000, dependent), random)
+        told = findings(Answered(own, "release"))
+        wide = findings(Answered(Simulated(own), "release"))
+        assert wide == [one for one in told if one.size > least]
+        kept, left = kept + len(wide), left + len(told) - len(wide)
+    assert kept
+    assert left
+
+
+def test_estimates_without_errors_have_no_findings():
+    class Unknown(Simulated):
         def part_answers(self, part, names):
             values, errors = exact.part_answers(part, names)
             return values, np.full_like(errors, np.nan)
 
     exact = estimates(PLAN, draw_counts(np.random.default_rng(3), 3000, 0.9))
     assert findings(Answered(exact, "release"))
-    assert findings(Answered(Unknown(), "release")) == []
+    assert findings(Answered(Unknown(exact), "release")) == []
 
 
 PAID = Domain.from_dict({

@@ -171,6 +171,10 @@ def test_labels_of_all_kinds_are_kept(labels: list[str], tmp_path: Path) -> None
     assert dataset.data["OBS_STATUS"].tolist() == ["A", "Q", "U", "A"]
 
 
+def test_values_of_json_stat_are_the_numbers_of_the_cube() -> None:
+    assert json.dumps(json_stat(small_cube(["N", "S"]), "r")["value"]) == "[1, 0.1, null, null, 2.5, 0.25, 4, 0.4]"
+
+
 def test_numbers_have_their_unit_and_range(tmp_path: Path) -> None:
     source = np.random.default_rng(1)
     frame = pd.DataFrame({"sex": source.choice(["F", "M"], 900), "fee": source.integers(0, 50, 900)})

@@ -243,6 +243,17 @@ def test_predicted_tasks_equal_executed_tasks(tmp_path):
         assert engine.tasks + shards == predicted.tasks, "the tasks that measure are counted too"
 
 
+@pytest.mark.parametrize("small", [0, 1 << 40])
+@pytest.mark.parametrize("workers", [1, 2, 9, 70])
+def test_predicted_tasks_are_those_of_the_graph(monkeypatch, workers, small):
+    monkeypatch.setattr(counting, "SMALL", small)
+    domain, sets = dp.Domain({"a": 3, "b": 4, "c": 2}), [("a", "b"), ("b", "c"), ("a",), ()]
+    (one,) = plan_passes(domain, sets, 1 << 30, workers)
+    assert (len(one.pieces) > 1) == (not small)
+    graph, _, parts = reduction_graph(max, [()] * workers, one.pieces, lambda name: name)
+    assert counting_cost(domain, sets, 1 << 30, workers).tasks == len(graph) + len(parts)
+
+
 class TaskCounter(LocalEngine):
     """An engine that counts the tasks of its graphs."""
 

@@ -111,6 +111,7 @@ def test_default_target_follows_from_domain() -> None:
     assert target_of(Domain({"a": 2, "b": 2, "c": 3}).attributes, None).attribute.name == "b"
     assert target_of(Domain({"a": 5, "b": 4, "c": 30}).attributes, None).attribute.name == "b"
     assert target_of(Domain({"a": 50, "b": 40}).attributes, None) is None
+    assert target_of(Domain({"a": 3, "b": 2}).attributes, None).attribute.name == "b"
     assert target_of(Domain({"a": 2}).attributes, None) is None
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.base.deadline import check_planning_time, limited, planning_within
+from dpscale.base.deadline import LimitedTask, check_planning_time, limited, planning_within
 from dpscale.base.errors import DpscaleError, JobError, PlanningTimeError
 from dpscale.domain import Domain
 from dpscale.engine.schedulers import resolve
@@ -211,6 +211,13 @@ def test_tasks_carry_the_limit_along():
         list(pool.map(check, range(2)))  # planted: a thread has no limit of its own
         with pytest.raises(PlanningTimeError):
             list(limited(pool.map)(check, range(2)))
+
+
+def test_no_task_begins_after_the_end():
+    begun = []
+    with pytest.raises(PlanningTimeError, match="60, and planning is not over"):
+        LimitedTask(begun.append, 60.0, time.time() - 1)(0)
+    assert not begun
 
 
 def test_every_mechanism_predicts_its_time():

@@ -8,6 +8,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.counting import cover as covers, cover as program
+from dpscale.counting.count import Packing
 from dpscale.counting.cover import Program, plan_cover
 from dpscale.domain import Domain
 from tests.numbers.small import NUMBERS, exact_sums, make_domain, make_frame, make_table
@@ -87,6 +88,21 @@ def test_words_of_joints_are_emptied_before_they_overflow(tmp_path, monkeypatch,
         assert (counts[names].sum(axis=-1).reshape(-1) == 50 * groups.size()).all()
         if nulls == "skip":
             np.testing.assert_array_equal(counts[names][..., 2].reshape(-1), 50 * groups.n.sum())
+
+
+@pytest.mark.parametrize("nulls", ["skip", "zero"])
+@pytest.mark.parametrize("high", [1, 50, 1 << 20])
+def test_a_word_counts_no_more_rows_than_its_fields_hold(high, nulls):
+    number = make_domain({"v": {"low": 0, "high": high, "nulls": nulls}})["v"]
+    packing = Packing(number)
+
+    def counted(rows):
+        word, counts = rows * int(packing.words(np.array([high]))[0]), np.zeros((1, number.size), np.int64)
+        packing.unpack(np.array([word % 2**64], np.uint64), counts)
+        return counts[0, :2].tolist()
+
+    assert counted(packing.most) == [0, high * packing.most]
+    assert counted(packing.most + 1) != [0, high * (packing.most + 1)]
 
 
 def test_joints_and_separate_sets_agree(tmp_path, monkeypatch):

@@ -112,6 +112,12 @@ def test_tree_has_largest_mutual_information():
     assert set(spanning_tree(targets)) == set(best)
 
 
+def test_independent_attributes_have_no_edge():
+    one = np.random.default_rng(1).dirichlet(np.ones(12)).reshape(3, 4)
+    table = np.multiply.outer(one, np.multiply.outer([0.25, 0.75], np.full(6, 1 / 6)))
+    assert spanning_tree(pair_targets(make_model(table), MEMORY)) == [(0, 1)]
+
+
 def test_tree_start_has_one_ways_and_tree_pairs():
     targets = pair_targets(make_model(draw_joint()), MEMORY)
     rows, theta = tree_start(targets, 20_000, PublicStream("r", "start"))

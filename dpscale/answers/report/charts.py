@@ -286,7 +286,7 @@ class PlotAxis:
 def _power_text(value: float) -> str:
     """Return 1, 2 or 5 times a power of 10 as a short text."""
     if 1e-4 < value < 1e6:
-        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+        return f"{value:,g}"
     factor, power = f"{value:.0e}".split("e")
     raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"10{raised}" if factor == "1" else f"{factor}·10{raised}"
