@@ -170,16 +170,7 @@ def pool_residual_plans(
 def with_precisions(blocks: Blocks, variances: Floats) -> Blocks:
     """Return blocks whose shares are proportional to the privacy costs of their noise variances."""
     costs = blocks.unit_variances * blocks.share / variances
-    shares = costs / costs.sum()
-    return Blocks(
-        sets=blocks.sets,
-        strategies=blocks.strategies,
-        which=blocks.which,
-        share=shares,
-        whole=blocks.whole,
-        noise=blocks.noise,
-        merged=blocks.merged,
-    )
+    return replace(blocks, share=costs / costs.sum())
 
 
 def check_poolable(earlier: Blocks, new: Blocks) -> None:
@@ -284,17 +275,7 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     had = _shares_spent(target, problem, earlier)
     amounts = budget * water_fill(blocks.share**2, np.ones(len(blocks)), had)
     places = np.flatnonzero(amounts > LEAST * budget)
-    taken = blocks.take(places)
-    shares = amounts[places] / amounts[places].sum()
-    measured = Blocks(
-        sets=taken.sets,
-        strategies=taken.strategies,
-        which=taken.which,
-        share=shares,
-        whole=taken.whole,
-        noise=taken.noise,
-        merged=taken.merged,
-    )
+    measured = replace(blocks.take(places), share=amounts[places] / amounts[places].sum())
     made = Plan(
         workload=target.workload,
         mechanism=target.mechanism,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, reduce
 from itertools import product
 from typing import Any, overload
@@ -139,38 +139,25 @@ Strategy = tuple[Factor, ...]
 NOISES = (GAUSSIAN, LAPLACE)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Blocks(Sequence[Block]):
     """Sequence of blocks over `sets`.
 
     Block i has the strategy `strategies[which[i]]`, the share `share[i]`, the flag `whole[i]` and the noise
-    `NOISES[noise[i]]`.
+    `NOISES[noise[i]]`. `merged`, if any cells are merged, has the domain of all cells.
     """
 
-    def __init__(
-        self,
-        sets: AttributeSets,
-        strategies: tuple[Strategy, ...],
-        which: NDArray[np.int32],
-        share: NDArray[np.float64],
-        whole: NDArray[np.bool_],
-        noise: NDArray[np.int8],
-        merged: MergedCells | None = None,
-    ) -> None:
-        """Take the columns; `merged`, if any cells are merged, has the domain of all cells."""
-        self.sets, self.strategies, self.which = sets, strategies, which
-        self.share, self.whole, self.noise, self.merged = share, whole, noise, merged
+    sets: AttributeSets
+    strategies: tuple[Strategy, ...]
+    which: NDArray[np.int32]
+    share: NDArray[np.float64]
+    whole: NDArray[np.bool_]
+    noise: NDArray[np.int8]
+    merged: MergedCells | None = None
 
     def merging(self, merged: MergedCells | None) -> Blocks:
         """Return the blocks with counts that are summed over classes of cells."""
-        return Blocks(
-            sets=self.sets,
-            strategies=self.strategies,
-            which=self.which,
-            share=self.share,
-            whole=self.whole,
-            noise=self.noise,
-            merged=merged,
-        )
+        return replace(self, merged=merged)
 
     def domain_of(self, whole: Domain) -> Domain:
         """Return the domain of the strategies: that of the classes, or the whole domain."""
@@ -233,16 +220,14 @@ class Blocks(Sequence[Block]):
         `which` has the number of each block's strategy; it is renumbered for the strategies that are left.
         """
         used, which = np.unique(self.which[wanted], return_inverse=True)
-        strategies = tuple(self.strategies[i] for i in used.tolist())
-        share, whole, noise = self.share[wanted], self.whole[wanted], self.noise[wanted]
-        return Blocks(
+        return replace(
+            self,
             sets=self.sets.take(wanted),
-            strategies=strategies,
+            strategies=tuple(self.strategies[i] for i in used.tolist()),
             which=which.astype(np.int32),
-            share=share,
-            whole=whole,
-            noise=noise,
-            merged=self.merged,
+            share=self.share[wanted],
+            whole=self.whole[wanted],
+            noise=self.noise[wanted],
         )
 
     @cached_property
