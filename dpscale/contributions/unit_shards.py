@@ -410,6 +410,15 @@ def first_rows(units: Words) -> Flags:
     return new
 
 
+def distinct_rows(units: Words, values: NDArray[Any]) -> tuple[Words, NDArray[Any]]:
+    """Return the distinct rows of units with values, shape (rows, columns), sorted by unit and then by value."""
+    order = np.lexsort((*values.T[::-1], units[:, 1], units[:, 0]))
+    units, values = units[order], values[order]
+    new = first_rows(units)
+    new[1:] |= (values[1:] != values[:-1]).any(axis=1)
+    return units[new], values[new]
+
+
 def masks_and_lookup(
     bounded: Sequence[Partition], handed: Sequence[RowMask | UnitMap]
 ) -> tuple[Mapping[Partition, RowMask], UnitMap | None]:

@@ -33,6 +33,7 @@ from dpscale.contributions.unit_shards import (
     RANGES,
     SHOWN_BYTES,
     UnitMap,
+    distinct_rows,
     first_rows,
     masks_and_lookup,
     place_of_ranges,
@@ -92,17 +93,10 @@ class UnitCells:
 
 
 def distinct(parts: Sequence[UnitCells], columns: int) -> UnitCells:
-    """Return the distinct rows of several parts.
-
-    Rows are sorted by unit and cells, so that equal rows are consecutive and the first of them remains.
-    """
+    """Return the distinct rows of several parts, sorted by unit and cells."""
     units = np.concatenate([np.empty((0, 2), np.uint64), *(part.units for part in parts)])
     cells = np.concatenate([np.empty((0, columns), np.uint32), *(part.cells for part in parts)])
-    order = np.lexsort((*cells.T[::-1], units[:, 1], units[:, 0]))
-    units, cells = units[order], cells[order]
-    new = first_rows(units)
-    new[1:] |= (cells[1:] != cells[:-1]).any(axis=1)
-    return UnitCells(units[new], cells[new])
+    return UnitCells(*distinct_rows(units, cells))
 
 
 def unit_cells(

@@ -55,6 +55,7 @@ from dpscale.contributions.unit_shards import (
     RANGES,
     SHOWN_BYTES,
     UnitMap,
+    distinct_rows,
     first_rows,
     masks_and_lookup,
     place_of_ranges,
@@ -494,19 +495,13 @@ class UnitValues:
 def distinct_pairs(parts: Sequence[UnitValues]) -> UnitValues:
     """Return the distinct pairs of several parts.
 
-    A pair is (hash of a unit, hash of a value), of two words each. Pairs are sorted by unit and then by value, and
-    equal neighbours are dropped.
+    A pair is (hash of a unit, hash of a value), of two words each. Pairs are sorted by unit and then by value.
     """
     units, words = (
         np.concatenate([np.empty((0, 2), np.uint64), *own])
         for own in ([part.units for part in parts], [part.words for part in parts])
     )
-    order = np.lexsort((words[:, 1], words[:, 0], units[:, 1], units[:, 0]))
-    units, words = units[order], words[order]
-    new = first_rows(units)
-    new[1:] |= (words[1:] != words[:-1]).any(axis=1)
-
-    return UnitValues(units[new], words[new])
+    return UnitValues(*distinct_rows(units, words))
 
 
 def unit_values(
