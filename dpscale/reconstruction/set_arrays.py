@@ -104,7 +104,8 @@ class PairArrays:
 
     def fit(self, tables: Floats, rounds: int, tolerance: float) -> Floats:
         """Fit the tables to their 1-way marginals, in place, and return them."""
-        fit_every(tables, *self.loop_arguments, rounds, tolerance)
+        ones = self.ones
+        fit_every(tables, ones.values, ones.at, self.pairs, self.starts, rounds, tolerance)
         return tables
 
     def split(self, tables: Floats) -> dict[AttributeSet, Floats]:
@@ -148,7 +149,7 @@ class TripleArrays:
         """
         loop_arguments = self._loop_arguments(sets)
         tables = np.empty(loop_arguments[3][-1])
-        multiply(tables, self.ones.total, *loop_arguments)
+        multiply(tables, self.ones.total, *loop_arguments[:4])
         fit_all(tables, False, rounds, tolerance, *loop_arguments)
         return self._split(sets, tables, loop_arguments)
 
@@ -383,12 +384,11 @@ def near_every(
     return out
 
 
-@compiled(f"void(float64[::1], {PLACES}, int64, float64)", few=FEW)
+@compiled("void(float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1], int64, float64)", few=FEW)
 def fit_every(
     tables: Floats,
     ones: Floats,
     at: Integers,
-    total: float,
     pairs: Integers,
     starts: Integers,
     rounds: int,
@@ -398,7 +398,7 @@ def fit_every(
 
     ones[at[i] : at[i + 1]] is the marginal of attribute i, tables[starts[t] : starts[t + 1]] the table of pair t.
 
-    `rounds` is the maximum number of passes, which end at `tolerance` (`fit_pair`). `total` is not used.
+    `rounds` is the maximum number of passes, which end at `tolerance` (`fit_pair`).
     """
     for t in range(len(pairs)):
         i, j = pairs[t, 0], pairs[t, 1]
@@ -521,22 +521,12 @@ def follow(
 TRIPLE_PLACES = "float64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], float64[::1]"
 
 
-@compiled(f"void(float64[::1], float64, {TRIPLE_PLACES})", few=FEW)
-def multiply(
-    tables: Floats,
-    total: float,
-    ones: Floats,
-    at: Integers,
-    threes: Integers,
-    starts: Integers,
-    place: Integers,
-    cells: Floats,
-) -> None:
+@compiled("void(float64[::1], float64, float64[::1], int64[::1], int64[:, ::1], int64[::1])", few=FEW)
+def multiply(tables: Floats, total: float, ones: Floats, at: Integers, threes: Integers, starts: Integers) -> None:
     """Write the tables of independent attributes: the product of three 1-way marginals over total².
 
     threes[t] are the attributes i, j and k of triple t, whose table starts at starts[t]; ones[at[i] : at[i + 1]] is the
-    marginal of attribute i, of sum `total`. `place` and `cells` are not used; the last arguments are those of
-    `fit_all`.
+    marginal of attribute i, of sum `total`.
     """
     for t in range(len(threes)):
         i, j, k, cell = threes[t, 0], threes[t, 1], threes[t, 2], starts[t]

@@ -26,7 +26,7 @@ def arguments():
         "products": places,
         "noisy": (tables[0] - 20, tables[1], AT, PAIRS, STARTS),
         "near_every": (tables[0], tables[1], rng.gamma(1.0, 3.0, 3), AT, PAIRS, STARTS, 1),
-        "fit_every": (tables[0], *places, 12, 1e-6),
+        "fit_every": (tables[0], ones, AT, PAIRS, STARTS, 12, 1e-6),
         "link": (tables[1], *places, place, strength, oriented, conditionals),
         "follow": (*places, place, strength, oriented, conditionals, tables[2], True, tables[3], np.zeros(3, np.bool_)),
         "fit_triple": (triple, np.ones(3, np.bool_), first, second, third, np.arange(3), *margins, 12, 1e-6),
