@@ -300,7 +300,8 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
     # from non-negative counts, for which a root exists
     start = _start(rows, mean, some, summed, float(y.max()))
     # the numbers and sums of all distinct rows are the moments
-    if 2 * len(rows) <= MOST_MOMENTS:
+    few = 2 * len(rows) <= MOST_MOMENTS
+    if few:
         values = np.zeros((2 * len(rows), known.size))
         values[which, np.flatnonzero(known)] = 1
         values[len(rows) + which, np.flatnonzero(known)] = y
@@ -315,26 +316,17 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
         score: Score = CellScore(
             moments=np.concatenate([numbers, sums]), covariance=covariance, extra=none, design=rows, mean=mean
         )
-        return RegressionFit(
-            score=score,
-            best=_best(score, start),
-            scale=1 / scales,
-            records=records,
-            rsquared=np.nan,
-            two_sided=False,
-            sampling="cells" if population else "",
-        )
+    else:  # the score is linearised at its root, so that few moments are needed
+        start = _root(rows, mean, numbers, sums, start)
+        score = _local(estimates, design, whole * known, outcome, mean, start, _all_cells(counts, known) * population)
 
-    # many rows: the score is linearised at its root, so that few moments are needed
-    beta = _root(rows, mean, numbers, sums, start)
-    score = _local(estimates, design, whole * known, outcome, mean, beta, _all_cells(counts, known) * population)
     return RegressionFit(
         score=score,
-        best=_best(score, beta),
+        best=_best(score, start),
         scale=1 / scales,
         records=records,
         rsquared=np.nan,
-        two_sided=True,
+        two_sided=not few,
         sampling="cells" if population else "",
     )
 
