@@ -49,7 +49,7 @@ from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.simulated_errors import LONGER, TAIL
 from dpscale.workload.sums import MeanQueries
 
-MOST = 3  # findings of a release unless `most` is given
+MOST_FINDINGS = 3  # of a release unless `most` is given
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _cell(domain: Domain, name: str, cell: int) -> str:
     return f"{title_of(domain, name)} “{words_of(domain[name])[cell]}" + f" {unit}" * bool(unit) + "”"
 
 
-def findings(answered: Answered, most: int = MOST) -> list[Finding | MeanFinding]:
+def findings(answered: Answered, most: int = MOST_FINDINGS) -> list[Finding | MeanFinding]:
     """Return the largest findings of a release, at most one of a table; none without standard errors.
 
     Departures are sorted by their size in standard errors. Candidates are all cells looked at, because the largest of

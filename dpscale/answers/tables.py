@@ -344,7 +344,7 @@ def _polars(table: pa.Table) -> Any:
 
 LONGEST, SIDE = 400, 14  # largest number of cells of an attribute in a one-way table, and in a two-way table
 LOOKED_AT = 80  # attribute sets, or pairs, from which the shown tables are chosen
-LEVEL = 0.95  # probability of intervals that are shown, published or told as findings
+LEVEL = 0.95  # probability of intervals where none is given
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ from dpscale.ledger.account import canonical
 from dpscale.ledger.book import PublicLedger
 from dpscale.ledger.location import resolved, standing
 from dpscale.mechanisms.residual_planner import NAME
-from dpscale.privacy.accounting import GDP, Cost
+from dpscale.privacy.accounting import GDP, STATED_DELTA, Cost
 from dpscale.records.frames import FRAME, frame_columns, read_stream
 from dpscale.runs.charge import is_charged
 from dpscale.runs.manifest import MANIFEST
@@ -53,7 +53,6 @@ from dpscale.storage.lock import file_lock
 from dpscale.workload.sql.selection import select
 from dpscale.workload.sql.statements import DIALECT, Statement, read_statements
 
-USUAL_DELTA = 1e-9  # before the cap is known
 LOCK, WAIT_SECONDS = "session.lock", 600.0
 
 
@@ -161,7 +160,7 @@ class Session:
                                            **protected}  # fmt: skip
         self._engine = {"client": client, "scheduler": scheduler}
         self._progress, self._analyst, self._fresh = progress, analyst, fresh
-        self._delta, self._checked = USUAL_DELTA, ""
+        self._delta, self._checked = STATED_DELTA, ""  # until the cap is known
         # a plan of any statement has the ledger and the name of the dataset
         privacy = self._alone("SELECT COUNT(*) AS n FROM t", 1.0).job.privacy
         self._ledger, self._dataset = privacy.ledger, canonical(str(privacy.dataset))

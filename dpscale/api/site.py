@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dpscale.answers.findings import findings
+from dpscale.answers.findings import MOST_FINDINGS, findings
 from dpscale.answers.publish import DESCRIPTION, chosen, publication_notes, publish
 from dpscale.answers.published_values import StatementRows, flag_rows
 from dpscale.answers.report.page import public_name
@@ -21,15 +21,13 @@ from dpscale.base.display import figure, power
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.ledger import Ledger
 from dpscale.plans.time_plan import CUMULATIVE, PERIOD, WINDOW
-from dpscale.privacy.accounting import float_above
+from dpscale.privacy.accounting import STATED_DELTA, float_above
 from dpscale.runs.answers import published_statements, selected_rows
 from dpscale.runs.estimates import counted_words
 from dpscale.runs.manifest import check_outputs
 from dpscale.runs.opening import open_run
 from dpscale.runs.run import Run
 
-STATED_DELTA = 1e-9  # of a cost without a delta
-MOST_FINDINGS = 3  # of a release on the site
 KINDS = {PERIOD: "each period", CUMULATIVE: "all periods so far", WINDOW: "the last {window} periods"}
 SUBSET = "the releases on this site"
 

@@ -32,6 +32,7 @@ from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import Flags, Words
 from dpscale.contributions import few_rows
 from dpscale.contributions.few_rows import number_words
+from dpscale.domain.schema_values import DAY
 
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires
 ODD = np.uint64(0x9E3779B97F4A7C15)  # odd factor by which two words are joined, 2^64 over the golden ratio
@@ -228,7 +229,7 @@ def _of_times(column: pa.Array) -> Identities:
     days, kind = types.is_date32(column.type), column.type
     ticks = column.cast(pa.int32() if days else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     per_second = 1 if days else PER_SECOND["ms" if types.is_date64(kind) else kind.unit]
-    seconds, rest = np.divmod(ticks * 86400 if days else ticks, per_second)
+    seconds, rest = np.divmod(ticks * DAY if days else ticks, per_second)
     words = number_words(seconds) + number_words(rest * (PER_SECOND["ns"] // per_second)) * ODD
     return Identities(words, _nulls(column))
 

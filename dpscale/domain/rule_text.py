@@ -33,6 +33,7 @@ from dpscale.base.expressions import SIGNS, ConditionReader, Literal
 from dpscale.base.numerics import Flags, Floats
 from dpscale.domain.attribute import EPOCH, Attribute, first_day, read_period
 from dpscale.domain.number import Number
+from dpscale.domain.schema_values import DAY
 
 FIELD = "rule"
 WORDS = ("and", "or", "not", "in", "between", "is", "null", "if", "then")
@@ -426,7 +427,7 @@ class _Reader(ConditionReader):
         """Return a literal as a sum without terms: dates as days since 1970, texts with the constant 0."""
         if isinstance(value, datetime):
             since = value - datetime(1970, 1, 1)
-            return _Operand(self, constant=since.days + since.seconds / 86400, dates=1, literal=value)
+            return _Operand(self, constant=since.days + since.seconds / DAY, dates=1, literal=value)
         number = 0.0 if isinstance(value, str) else float(value)
         return _Operand(self, constant=number, literal=value)
 

@@ -36,6 +36,7 @@ CENTURY = 69  # two digits from 69 are years of the 20th century, as in POSIX
 MONTH_NAMES = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
                "november", "december")  # fmt: skip
 WITHOUT_DAY = ("month", "quarter", "year")
+DAY = 86_400  # seconds
 
 
 def read_exact(field: str, value: object) -> Fraction:

@@ -53,13 +53,12 @@ from dpscale.ledger.request import CapRequest, Request, checked_name
 from dpscale.ledger.rows import NO_JOB, JobEntry, findings, repeated_release
 from dpscale.ledger.sqlite_store import LINKED as LINKED_VERSION
 from dpscale.ledger.store import FIELD, Database, Result, Store, repeated
-from dpscale.privacy.accounting import CURRENCIES, PURE, Cost, Spending, delta_left, float_above
+from dpscale.privacy.accounting import CURRENCIES, PURE, STATED_DELTA, Cost, Spending, delta_left, float_above
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.protection import Protection
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)  # of a value
-STATED_DELTA = 1e-9  # delta at which spending is displayed without a cap
 
 ONE_ROW = Protection()
 

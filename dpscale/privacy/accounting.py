@@ -55,6 +55,7 @@ MOST = 10**15  # largest epsilon for which mu is computed
 PI = Fraction(math.nextafter(math.pi, 4))  # upper bound on pi
 EXACT = ("gaussian", "zcdp", "pure", "pure_squares")  # parts that every cost writes; the others only if they are set
 LONGEST = 64  # characters of a period
+STATED_DELTA = 1e-9  # δ at which ε is stated where none is given
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from dpscale.base.compilation import njit
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers, Integers32, NDArray
 from dpscale.domain.attribute import Attribute
-from dpscale.domain.schema_values import CENTURY, date_pattern, month_numbers
+from dpscale.domain.schema_values import CENTURY, DAY, date_pattern, month_numbers
 from dpscale.domain.tree import SEPARATOR, LevelTree, TreeLevel
 
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
@@ -182,7 +182,6 @@ MOMENT = (
     r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?"
     r"(?: ?(?P<z>[Zz]|[Uu][Tt][Cc]|[Gg][Mm][Tt]|[+-]\d\d(?::?\d\d)?))?)?$"
 )
-DAY = 86_400  # seconds
 FEW, ISO_DATE, EPOCH = 8, re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), date(1970, 1, 1).toordinal()
 LAST_KNOWN = 2_145_916_800  # 1 January 2038
 LAST_SECOND = 253_402_300_799 - DAY  # a day before the end of year 9999

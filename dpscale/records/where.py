@@ -30,6 +30,7 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import DataError
 from dpscale.base.expressions import INSTEAD, SIGNS, ExpressionReader, Literal, kind_of, spelled, spelled_name
 from dpscale.base.numerics import Flags, Integers, NDArray
+from dpscale.domain.schema_values import DAY
 from dpscale.records.column_values import numbers
 
 FIELD = "data.where"
@@ -225,7 +226,7 @@ def _any(condition: Condition, values: NDArray[Any], wanted: Sequence[Literal]) 
 def _seconds(moment: datetime) -> int:
     """Return seconds since 1970; literals have whole seconds."""
     since = moment - EPOCH
-    return since.days * 86400 + since.seconds
+    return since.days * DAY + since.seconds
 
 
 def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
@@ -235,7 +236,7 @@ def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
 
     if pa.types.is_date(column.type):
         column = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
-        ticks, second = _filled(column) * 86400, 1
+        ticks, second = _filled(column) * DAY, 1
     else:
         second = PER_SECOND[column.type.unit]
         ticks = _filled(column.cast(pa.int64()))

@@ -44,7 +44,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, optimize
 from dpscale.privacy.streams import PublicStream
-from dpscale.relational.budget_shares import PRIORS, Expected, LinkProblem, Shares, objective, plan_shares
+from dpscale.relational.budget_shares import KNOWN, PRIORS, Expected, LinkProblem, Shares, objective, plan_shares
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import SCALES, ShrinkageBlock, scale_evidence
 from dpscale.relational.rounding import cross_count
@@ -285,7 +285,6 @@ QUANTILES = np.array([0.1, 0.3, 0.5, 0.7, 0.9])  # nodes of the mean over the di
 ROWS = 2000  # of a side before data, in which all kinds of rows are about equally frequent
 FRACTIONS = np.geomspace(1e-3, 1.0, 13)  # of the budget of the job
 REFERENCE = 0.2  # fraction for which the division over the sums is planned
-KNOWN = 1e12  # precision of sums without noise
 
 
 def even_side(sizes: tuple[int, ...]) -> Side:

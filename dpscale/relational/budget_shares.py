@@ -28,6 +28,7 @@ STARTS = ((0.5, 0.5, 0.005), (0.7, 0.3, 0.005), (0.35, 0.35, 0.3), (0.2, 0.2, 0.
           (0.25, 0.5, 0.25))  # fmt: skip
 # share below which a sum is omitted; steps of a refinement; combinations that are refined
 LEAST, STEPS, BEST = 0.01, 60, 3
+KNOWN = 1e12  # precision of sums without noise
 FEWEST_LINKS = 1e-9  # in place of 0 links, since the number divides
 FIRST = (0.2, 0.2, 0.6)  # shares of the sums of u, of v and of pairs in a first measurement
 DIGITS = 1 << 20  # shares are rounded to multiples of 2^-20 before the exact cost is computed
@@ -201,7 +202,7 @@ def first_shares(question: LinkProblem) -> Shares:
 def random_error(question: LinkProblem) -> float:
     """Return the expected error of random links without any measurement, in the same units."""
     u, v = (Expected.random(side, Features.of_side(side, None), question.links) for side in (question.u, question.v))
-    effective = (0.0, 1e12 if question.known else 0.0, 0.0)
+    effective = (0.0, KNOWN if question.known else 0.0, 0.0)
     return sum(objective(u, v, effective, scales) for scales in PRIORS)
 
 
@@ -231,7 +232,7 @@ def _valued(question: LinkProblem, u: Expected, v: Expected, logits: Floats) -> 
     weights = np.exp(logits - logits.max())
     weights /= weights.sum()
     precisions = _scaled(question, u.features, v.features, np.where(weights < LEAST, 0.0, weights))
-    effective = (precisions[0], 1e12 if question.known else precisions[1], precisions[2])
+    effective = (precisions[0], KNOWN if question.known else precisions[1], precisions[2])
     return Shares(
         u=u.features,
         v=v.features,

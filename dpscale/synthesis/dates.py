@@ -9,10 +9,9 @@ import numpy as np
 from dpscale.base.arrow import is_text, pa
 from dpscale.base.numerics import Flags, Integers
 from dpscale.domain.attribute import EPOCH, Attribute
-from dpscale.domain.schema_values import MONTH_NAMES
+from dpscale.domain.schema_values import DAY, MONTH_NAMES
 from dpscale.privacy.streams import PublicStream
 
-DAY = 86_400  # seconds
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 LAST = (date.max - EPOCH).days
 START = datetime(1970, 1, 1, tzinfo=UTC)  # seconds of days count from it

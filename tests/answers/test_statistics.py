@@ -129,7 +129,7 @@ def test_level_that_is_no_probability_is_refused(level):
         lambda: quantile(answers, "age", 0.5, level),
         lambda: answers.table(("age",), None, level, False),
     ):
-        with pytest.raises(JobError, match="^level: .*such as 0.95"):
+        with pytest.raises(JobError, match=r"^level: .*such as 0\.95"):
             statistic()
 
 

@@ -34,7 +34,7 @@ from dpscale.answers.regression.scores import (
     minimise,
 )
 from dpscale.answers.statistics import TooFewRecords
-from dpscale.answers.tables import Answered, check_level
+from dpscale.answers.tables import LEVEL, Answered, check_level
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import Floats, Integers, stats
@@ -54,7 +54,6 @@ SAMPLING = {"": "noise of the release", "cells": "noise, and sampling of records
             "equal": "noise, and sampling of records (equal variance)"}  # fmt: skip
 
 WIDTH = 78  # characters of a line of the summary, unless a coefficient has a long name
-LEVEL = 0.95  # probability of intervals by default; p-values are scaled like an interval of this probability
 
 
 @dataclass(frozen=True, eq=False)

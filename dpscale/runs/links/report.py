@@ -22,6 +22,7 @@ import tomli_w
 from dpscale.answers.report.figures import Association, degree_shares, strongest_associations
 from dpscale.answers.report.page import Section, check_rendered, frame, redacted, render_sections
 from dpscale.answers.statistics import Estimate, TooFewRecords
+from dpscale.answers.tables import LEVEL
 from dpscale.answers.unit_counts import CUT_JOIN, excess_of, share_beyond
 from dpscale.base.arrow import pq
 from dpscale.base.display import figure
@@ -33,7 +34,7 @@ from dpscale.job.joins import split_name
 from dpscale.job.neighbours import describe_neighbours, refusals
 from dpscale.job.sections import CUT, LinkSection
 from dpscale.job.table_sizes import required_links, stated_rows
-from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
+from dpscale.privacy.accounting import GDP, STATED_DELTA, Cost, Spending, float_above
 from dpscale.relational.assignment import MOST_WORDS
 from dpscale.relational.budget_shares import MOST_SIBLINGS
 from dpscale.relational.rounding import count_words
@@ -50,7 +51,6 @@ COST = ("epsilon", "delta", "mu", "additive", "period")
 
 SURE, MANY = 2.0, 0.1  # standard errors, and the share of rows at the bound from which a warning is given
 
-CUT_LEVEL = 0.95  # confidence level of the share that a bound cuts
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +181,6 @@ def codes_at(run: LinkedTables, name: str, rows: Integers) -> Integers:
     return codes
 
 
-DELTA = 1e-9  # δ at which ε is stated if the job has none
 MOST_LINKS = 100_000  # links from which associations are computed
 
 
@@ -233,9 +232,9 @@ def write_report(run: LinkedTables) -> None:
 def _cost(run: LinkedTables) -> dict[str, Any]:
     """Return the values of the sections on the cost: ε and its δ, μ, additive δ and the period.
 
-    COST names these values in order. DELTA is the δ at which ε is stated if the job has none.
+    COST names these values in order.
     """
-    delta = run.job.privacy.delta or DELTA
+    delta = run.job.privacy.delta or STATED_DELTA
     spent = run.run.spent
     figures = Spending().plus(spent).epsilon(GDP, delta), delta, float(spent.squared_mu) ** 0.5
     return dict(zip(COST, (*figures, float_above(spent.delta), spent.period), strict=True))
@@ -246,7 +245,7 @@ def _components(run: LinkedTables) -> list[dict[str, Any]]:
 
     Each entry has `name`, `share`, `mu` and `epsilon` at the δ of the job.
     """
-    delta = run.job.privacy.delta or DELTA
+    delta = run.job.privacy.delta or STATED_DELTA
     costs = dict[str, Cost]()
     allocation = run.manifest.get(ALLOCATION)
     if allocation:
@@ -527,6 +526,6 @@ def _cut_share(run: LinkedTables, name: str, rows: tuple[float, float]) -> Estim
     if excess is None or np.isnan(rows[0]):
         return None
     try:
-        return share_beyond(excess, rows, CUT_LEVEL)
+        return share_beyond(excess, rows, LEVEL)
     except TooFewRecords:
         return None

@@ -18,13 +18,13 @@ from dpscale.answers.report.page import Section, check_rendered, frame, redacted
 from dpscale.answers.tables import Answered, titles_of, words_of
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import one_thread
+from dpscale.privacy.accounting import STATED_DELTA
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.periods.growing import GrowingPart
 from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import write_whole
 
 SINGLES = 4  # charts of single attributes
-DELTA = 1e-9  # δ at which ε is stated if the job has none
 TABLE = (
     Section("summary", "Summary", listed=False),
     Section("periods", "Periods"),
@@ -55,7 +55,8 @@ def write_report(run: GrowingPart) -> None:
 
 def _values(run: GrowingPart, framed: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     """Return the values of the report's sections by name, as functions: only those of the sections are computed."""
-    delta, left, rows = run.job.privacy.delta or DELTA, cache(lambda: remaining(run.run)), cache(lambda: _rows(run))
+    delta = run.job.privacy.delta or STATED_DELTA
+    left, rows = cache(lambda: remaining(run.run)), cache(lambda: _rows(run))
     fixed = {**framed, "released": run.released, "horizon": len(run.labels), "kinds": run.kinds, "delta": delta,
              "changed": run.changes, "accepted": run.manifest.get("accepted", {}), "promise": str(run.protects),
              "explained": explain(run)}  # fmt: skip

@@ -24,7 +24,7 @@ from dpscale.mechanisms import COMPOSITE, mechanism, mechanism_names, plan_probl
 from dpscale.mechanisms.contract import PlanningProblem, Tools, user_store
 from dpscale.plans.factor import MOST as MOST_CELLS
 from dpscale.plans.measurement_plan import MeasurementPlan, budget_shares, largest_counted
-from dpscale.privacy.accounting import LAPLACE, Budget, Cost
+from dpscale.privacy.accounting import LAPLACE, STATED_DELTA, Budget, Cost
 from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.runs.stages.plan import plan_once_by
@@ -100,7 +100,6 @@ def _two_digits(records: float) -> int:
 
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the curve of errors
-USUAL_DELTA = 1e-9  # δ of the curve if the job has none
 USUAL_ROWS = 100_000  # guessed records for errors that depend on them
 # best and worst sets of a family; sets whose errors are computed; rules that are named
 SHOWN, MOST, SHOWN_RULES = 5, 2000, 10
@@ -222,7 +221,7 @@ def error_curve(job: TableJob, error: float) -> list[dict[str, float]]:
 
 
 def _delta(job: TableJob) -> float:
-    return job.privacy.delta or USUAL_DELTA
+    return job.privacy.delta or STATED_DELTA
 
 
 def _budget_at(noise: str, epsilon: float, delta: float) -> Budget:

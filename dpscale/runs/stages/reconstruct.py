@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.answers.ratios import Figures, figures_of
+from dpscale.answers.tables import LEVEL
 from dpscale.base.arrow import pq
 from dpscale.base.numerics import AttributeSet, Floats, one_thread
 from dpscale.job.sections import Output
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from dpscale.engine.schedulers import Engine
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
-LEVEL = 0.95  # if the job sets none
 FILES = 64  # approximate number of answer files, so that many workers write them
 LEAST_ROWS, MOST_ROWS = 1 << 12, 1 << 21  # rows of a file, up to about 64 MB
 GROUP_ROWS = 1 << 17  # rows of a row group of answers
