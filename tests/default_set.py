@@ -31,6 +31,8 @@ REPEATED = {  # costly guards, and the guard of the default set that detects the
         "tests/runs/test_spent_once.py::test_fresh_release_is_charged_again",
     "tests/links/test_ending.py::test_end_of_measured_run_reports_charge":
         "tests/cli/test_both_forms.py::test_end_reports_charge_once",
+    "tests/runs/test_grown_laws.py::test_memory_and_a_kill_give_the_same_bytes":
+        "tests/runs/test_adaptive.py::test_interrupted_run_resumes_with_same_bytes_and_one_charge",
 }  # fmt: skip
 LEAST = 1e-3  # CPU seconds of a test
 TEST = 10  # branches that a test counts as, since it checks more than that its lines run
