@@ -12,9 +12,10 @@ import pytest
 from dpscale import Domain, Workload
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem, mst
-from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
+from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan, plan_of_period
 from dpscale.mechanisms.aim.setting import BatchedSchedule
 from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 
@@ -76,6 +77,16 @@ def test_first_round_measures_them_without_a_selection() -> None:
     aimed, plain = (np.mean([strength(state) for state in states[target]]) for target in (True, False))
     assert aimed > 0.7
     assert plain < 0.5
+
+
+def test_period_of_a_growing_table_measures_all_pairs() -> None:
+    """Planted: with the leading pairs of one table, other pairs of a period would have no values."""
+    plan = plan_of_period(make_plan(target=True), PeriodContext())
+    rng = np.random.default_rng(0)
+    first = plan.first_decision()
+    state = plan.rounds.start([rng.integers(300, 400, SIZES[name]).astype(float) for (name,) in first.chosen])
+    assert state.selection.is_empty
+    assert set(state.decide(state.selection, ()).chosen) == set(combinations(SIZES, 2))
 
 
 @pytest.mark.parametrize("revised", [True, False])
