@@ -103,10 +103,10 @@ def learn_target(
     sides = {"rows": rows, **{name: open_data(run, [str(place / f"{name}.parquet")], names) for name in ("job", "out")}}
     codes = {name: sample(engine, side, names, MOST, run.manifest["release"]) for name, side in sides.items()}
     attributes = [run.domain[name] for name in names]
-    trained = {"data": codes["job"], "rows": codes["rows"]}
-    learnt = tstr_scores(attributes, target_of(attributes, target), trained, codes["out"])
-    results = {name: {"auc": 0.5} for name in trained} if learnt is None else learnt.results  # rows of a single class
-    areas = {"trained on rows": results["rows"]["auc"], "trained on records": results["data"]["auc"]}
+    areas = {}
+    for name, label in (("rows", "trained on rows"), ("job", "trained on records")):
+        learnt = tstr_scores(attributes, target_of(attributes, target), {name: codes[name]}, codes["out"])
+        areas[label] = 0.5 if learnt is None else learnt.results[name]["auc"]  # too few rows to learn from
     return areas, attributes, codes
 
 

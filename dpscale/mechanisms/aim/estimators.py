@@ -289,7 +289,7 @@ class GraphicalEstimator:
     grain : float
         Size of groups, as in `EntropyEstimator`.
     close : float
-        Tolerance of a round's fit, in nats of the log-likelihood of the noise (`junction_tree.fit`).
+        Tolerance of a round's fit, in nats of the log-likelihood of the noise (`graphical_fit`).
     by_cell : bool
         Whether every cell is a group.
     """

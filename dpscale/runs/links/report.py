@@ -52,7 +52,6 @@ COST = ("epsilon", "delta", "mu", "additive", "period")
 SURE, MANY = 2.0, 0.1  # standard errors, and the share of rows at the bound from which a warning is given
 
 
-
 @dataclass(frozen=True, eq=False)
 class ReleasedLink:
     """Released link of a synthesised run."""
