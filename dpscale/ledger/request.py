@@ -332,7 +332,7 @@ class CapRequest:
         if self.analyst is not None:
             object.__setattr__(self, "analyst", checked_name("analyst", self.analyst))
         if self.period is not None:
-            checked_renewal(self.period)
+            checked_renewal(self.period)  # raises JobError if caps do not renew by this period
             if self.analyst is not None:
                 raise JobError("cap.analyst", "given together with a period", "one of them", "leave one out")
             self._check_span(self.period)

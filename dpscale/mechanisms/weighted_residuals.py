@@ -533,8 +533,7 @@ def _floor(
     problem. The kinds are the keys of `FLOORS`.
     """
     workload, kind = problem.workload, _kind_of_floor(problem, demands)
-    # no bound is known
-    if kind == "known":
+    if kind == "known":  # the domain has known totals, for which no bound is known
         return 0.0
     if problem.noise == LAPLACE:
         few = along_curve(pooled(demands))

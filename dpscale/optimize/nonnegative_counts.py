@@ -64,10 +64,12 @@ def move_shifts(
 def _line_shift(values: Floats, variances: Floats, shift: float, target: float, fresh: bool) -> float:
     """Return s with Σ max(values + variances · s, 0) = target, by Newton's method.
 
-    It starts at `shift`, or where no value is truncated if `fresh`. From there it descends to the solution.
+    It starts at `shift`, or, if `fresh`, at the solution without truncation (`free`). Cells without variance do not
+    move and are not in the sum.
 
-    The sum is convex and piecewise linear in s with the slope Σ variances over the positive cells (`active`). `free`
-    solves it if no value is truncated. If none is positive, the search restarts there.
+    The sum is convex and piecewise linear in s with the slope Σ variances over the positive cells (`active`), so a step
+    of Newton's method never passes the solution from above. If no cell is positive there is no slope, and the search
+    starts again at `free`.
     """
     everything = slope = 0.0
     for cell in range(len(values)):

@@ -252,19 +252,19 @@ class _SweepDescent:
         self.costs = _begin(union, seed)
         self.strategies: list[Strategy | None] = [None] * len(union.sizes)
         self.best, self.done, self.is_rough = math.inf, not union.sizes, noise == "laplace"
-        self.restarted = RESTARTED
+        self.random_before = RESTARTED
 
     @property
     def problems(self) -> list[AttributeProblem]:
         """Problems of a sweep, one for each attribute: its surrogate Gram matrix, at the costs of the other attributes.
 
         A problem has the strategy of the sweep before as a start (`warm`), and for Laplace noise, in sweeps before
-        `restarted`, FIRST_STARTS random starts too.
+        `random_before`, FIRST_STARTS random starts too.
         """
         grams = [_surrogate(self.union, self.costs, axis) for axis in range(len(self.union.sizes))]
         warm = [None if before is None else before.warm for before in self.strategies]
         # random starts and precision of a search count for Laplace noise only
-        search = self.noise, self.seed, FIRST_STARTS if self.sweep < self.restarted else 0
+        search = self.noise, self.seed, FIRST_STARTS if self.sweep < self.random_before else 0
         # a factor of the Gram matrix does not change the optimum; at trace 1, equal problems have equal keys
         return [
             AttributeProblem(gram / np.trace(gram), *search, own, self.is_rough)
@@ -287,7 +287,8 @@ class _SweepDescent:
 
         before, self.best, self.sweep = self.best, _total(self.union, self.costs), self.sweep + 1
         if self.sweep >= SWEEPS or self.best > before * (1 - CONVERGED):
-            self.done, self.is_rough, self.restarted = not self.is_rough, False, self.sweep + 1
+            # the first fine sweep, which is the next one, has random starts again
+            self.done, self.is_rough, self.random_before = not self.is_rough, False, self.sweep + 1
 
     def _value(self, axis: int, prices: dict[str, float]) -> float:
         return _dot(self.union, self.costs, axis, prices)

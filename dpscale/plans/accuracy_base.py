@@ -119,7 +119,7 @@ class Accuracy(ABC):
         return KnownResiduals(self.domain, found) if self.domain.public_totals else found
 
     def complete_sets(self) -> Iterator[AttributeSet]:
-        """Yield the residuals of which every cell can be estimated."""
+        """Yield the residuals of which every cell can be estimated: not those of attributes with merged cells."""
         merged = () if self.blocks.merged is None else self.blocks.merged.classes
         return (subset for subset, residual in self.residuals.items()
                 if residual.spans_all and not any(name in merged for name in subset))  # fmt: skip

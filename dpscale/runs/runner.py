@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dpscale.base.error_redaction import discreetly
@@ -244,19 +245,24 @@ def check_repeat(run: Run) -> str | None:
         return None
     when, done = _date(run), all(run.done(stage.name) for stage in run.stages.values() if stage.is_enabled(run))
     status = f"{'done' if done else 'measured'} on {when}"
-    for field, changed in run.content.changed_data().items():
+    changes = run.content.changed_data()
+    if not changes:
+        return f"{status}, nothing read, nothing spent"
+
+    # all files of the run are compared together; a refusal names the first setting whose files changed
+    field, changed = next(iter(changes)), list(dict.fromkeys(chain.from_iterable(changes.values())))
+    comparison = _comparison(run, changed)
+    if comparison.same:
+        return f"{status}, the files have the same content, nothing spent"
+
+    if comparison.known:
         resume = "" if done else f", `dpscale run {run.path} --only reconstruct` resumes the old one"
-        comparison = _comparison(run, changed)
-        if comparison.same:
-            return f"{status}, the files have the same content, nothing spent"
-        if comparison.known:
-            raise DataError(field, f"{status} from other data ({comparison.text}); nothing spent",
-                            "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
-        raise DataError(field, f"{status} from files that cannot be compared with these, whose {', '.join(changed)}"
-                        f" differ{'s' * (len(changed) == 1)}: {comparison.text}; nothing spent",
-                        "the files as they were",
-                        f"open the existing release, {run.path}, or compare as the user who measured it")  # fmt: skip
-    return f"{status}, nothing read, nothing spent"
+        raise DataError(field, f"{status} from other data ({comparison.text}); nothing spent",
+                        "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
+    raise DataError(field, f"{status} from files that cannot be compared with these, whose {', '.join(changed)}"
+                    f" differ{'s' * (len(changed) == 1)}: {comparison.text}; nothing spent",
+                    "the files as they were",
+                    f"open the existing release, {run.path}, or compare as the user who measured it")  # fmt: skip
 
 
 def _comparison(run: Run, changed: Sequence[str]) -> Comparison:

@@ -95,7 +95,7 @@ def _parsed(text: str) -> DatabaseAddress:
     """Return the parts of a text such as `postgresql://host/base?table=NAME`; refuse passwords and others.
 
     KEYS are the parameters that choose data and OPTIONS those of a connection; an option is allowed for servers only.
-    Fewer names than pairs mean a repeated parameter. Files are written with three slashes, variables as env://NAME.
+    Files are written with three slashes. "env:NAME" has become env://NAME before.
     """
     scheme, mark, rest = text.partition("://")
     if not mark or scheme not in SCHEMES:
@@ -110,9 +110,9 @@ def _parsed(text: str) -> DatabaseAddress:
     if scheme in SERVERS and (":" in place.partition("/")[0].rpartition("@")[0] or "password" in dict(pairs)):
         raise DataError(FIELD, f"a {scheme} address that contains a password", "an address without one",
                         'set PGPASSWORD or a service file, or name an environment variable: "env:NAME"')  # fmt: skip
-    if any(name not in (OPTIONS if scheme in SERVERS else ()) for name, _ in options) or len(keys) + len(options) < len(
-        pairs
-    ):
+    allowed = (*KEYS, *(OPTIONS if scheme in SERVERS else ()))
+    is_repeated = len(dict(pairs)) < len(pairs)
+    if is_repeated or any(name not in allowed for name, _ in pairs):
         raise DataError(FIELD, f"a {scheme} address with an unknown or repeated parameter",
                         f"table, query, partition_by, and for a server {', '.join(OPTIONS)}", "remove it")  # fmt: skip
     if scheme in FILES:

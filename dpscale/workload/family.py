@@ -446,7 +446,8 @@ class Family(ProductFamily):
     def inner_families(self, size: int, cells: int) -> tuple[tuple[Family, float], ...]:
         """Return the weighted families that the family induces within a block, up to terms removed by centring.
 
-        The result is empty if they are no families.
+        `size` is the number of cells of the axis, `cells` that of the block. The result is empty if the queries within
+        a block are those of no family, as here; subclasses have others.
         """
         return ()
 

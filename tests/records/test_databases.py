@@ -634,6 +634,11 @@ def refusals(postgres: str) -> dict[str, tuple[str, str]]:
         "text ranges": (postgres + "?table=visits&partition_by=sex", "no column of whole numbers"),
         "no range column": ("sqlite:///x.sqlite?table=visits&partition_by=nope", "no column 'nope'"),
         "a parameter": (postgres + "?table=visits&speed=high", "unknown or repeated parameter"),
+        "a repeated option": (
+            postgres + "?sslmode=prefer&table=visits&sslmode=disable",
+            "unknown or repeated parameter",
+        ),
+        "a repeated key": (postgres + "?table=visits&table=others", "unknown or repeated parameter"),
         "two slashes": ("sqlite://x.sqlite?table=visits", "without a file"),
         "no variable": ("env://NO_SUCH_DB?table=visits", "NO_SUCH_DB is not set"),
         "no address in it": ("env://HOME?table=visits", "HOME has no such address"),

@@ -74,7 +74,9 @@ class OpenParquet(OpenFile):
     def is_null(self, name: str) -> bool:
         """Return whether the footer states that a column has no values."""
         place, rows = self.places[name], False
-        for number in range(self.metadata.num_row_groups if self.metadata.num_columns == len(self.names) else 0):
+        # a nested column has several leaves, and the places of the others are then unknown
+        is_flat = self.metadata.num_columns == len(self.names)
+        for number in range(self.metadata.num_row_groups if is_flat else 0):
             group = self.metadata.row_group(number)
             stated = group.column(place).statistics
             if stated is None or not stated.has_null_count or stated.null_count < group.num_rows:

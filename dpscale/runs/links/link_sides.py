@@ -131,7 +131,8 @@ class LinkSides:
         """Return the links of `link` as rows, (links, 2); empty unless they are wanted or the context of a later link.
 
         Links of a context are drawn only once and stored, because the measurement of the later link depends on them.
-        Links in blocks are in files.
+        Links in blocks are in files and have no rules (`in_blocks`). A context that was not drawn yet has no stored
+        links, and is left out.
         """
         is_context = self._is_context(link)
         if not (is_context or wanted):

@@ -72,7 +72,7 @@ def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> Measur
 
     def plan_now(named: Mechanism) -> MeasurementPlan:
         """Return the plan of a mechanism; raise PlanError if it takes too much memory or time."""
-        if named.data_independent:
+        if named.data_independent:  # others enumerate no subsets of the workload before they measure
             problem.workload.check_subsets()
             check_planning_memory(problem, job)
         predicted = named.seconds(problem, job.options)

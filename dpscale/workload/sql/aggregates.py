@@ -609,7 +609,7 @@ class Aggregates:
         """
         if {piece.column for piece in pieces} == {""} and {piece.factor for piece in pieces} <= {0.0, 1.0}:
             ones = _total([self._counted(piece.condition) for piece in pieces if piece.factor])
-            return Quotient(ones, _whole([self._counted(piece.condition) for piece in pieces], self.where, pieces),
+            return Quotient(ones, _whole([self._counted(piece.condition) for piece in pieces], pieces),
                             ends=(0.0, 1.0))  # fmt: skip
         if len({piece.column for piece in pieces}) > 1:
             return Quotient(self._summed(node, pieces), _total([self._records(piece) for piece in pieces]))
@@ -675,8 +675,11 @@ def _total(parts: Sequence[TermSum]) -> TermSum:
     return total
 
 
-def _whole(parts: Sequence[TermSum], where: CellCondition, pieces: Sequence[Piece]) -> TermSum:
-    """Return the number of records of pieces that divide those of a condition, as one term if they are two."""
+def _whole(parts: Sequence[TermSum], pieces: Sequence[Piece]) -> TermSum:
+    """Return the number of records of disjoint pieces, whose numbers are `parts`.
+
+    Two pieces that differ in one factor, such as a value and all others, are a single term, the union.
+    """
     if len(pieces) == 2:
         joined = _joined_factors(pieces[0].condition, pieces[1].condition)
         if joined is not None:
