@@ -103,7 +103,9 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
 
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = EntropyEstimator(rules=rules)
-    entropy = replace(setting_of, schedule=BatchedSchedule(), estimator=own) if options.published else setting_of
+    entropy = setting_of
+    if options.published:  # the schedule chooses the groups of these estimates only
+        entropy = replace(setting_of, schedule=BatchedSchedule(revision=1), estimator=own)
 
     return AdaptivePlan(
         workload=problem.workload,

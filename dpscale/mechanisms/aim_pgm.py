@@ -107,7 +107,7 @@ class AimSchedule(EvenSchedule):
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
         return self.ones * beta / attributes
 
-    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets, reserved: Fraction) -> Fraction:
         return (beta - self.ones * beta) / min(self.measured, max(len(weights), 1))
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:

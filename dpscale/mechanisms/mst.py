@@ -119,11 +119,8 @@ class TreeSchedule(BatchedSchedule):
 
     edges: int = 1
 
-    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets, reserved: Fraction) -> Fraction:
         return (beta - attributes * self.one_way_cost(beta, attributes, len(weights))) / max(self.edges, 1)
-
-    def leading(self, weights: Targets) -> tuple[AttributeSet, ...]:
-        return ()
 
     def allows_empty(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
         return False
@@ -169,7 +166,7 @@ class TreeState(AimState):
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates of the tree and their cost; PlanError or JobError for unsupported workloads."""
-    schedule = TreeSchedule(rounds=1, degree=2)
+    schedule = TreeSchedule(rounds=1, degree=2, revision=1)
     made = make_setting(problem, schedule, GraphicalEstimator(GRAIN), weighted=False)
     made = replace(made, schedule=replace(schedule, edges=edges(made.candidates)), state=TreeState)
     made = replace(made, prior=forest(structure.sets_of(options.prior, made)))

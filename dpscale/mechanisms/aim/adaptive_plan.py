@@ -29,7 +29,7 @@ from dpscale.mechanisms.aim.decision import (
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
 from dpscale.mechanisms.aim.evidence import AdaptiveEvidence, DecisionValues
 from dpscale.mechanisms.aim.periods import PeriodState, groups_of_period
-from dpscale.mechanisms.aim.setting import BatchedSchedule, RoundSchedule, Setting
+from dpscale.mechanisms.aim.setting import DEGREE, BatchedSchedule, RoundSchedule, Setting
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, no_periods
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -323,12 +323,23 @@ def make_setting(
 
 
 def _revision(setting: Setting) -> dict[str, int]:
-    """Return the revision of the schedule as a field of plan.json, if the older one divides the budget otherwise."""
+    """Return the revision of the schedule as a field of plan.json, unless the older one has the same rounds.
+
+    They are the same without laws, if all pairs have about the same weight.
+    """
     schedule = setting.schedule
-    if not isinstance(schedule, BatchedSchedule) or schedule.revision == 1:
+    if not isinstance(schedule, BatchedSchedule) or schedule.revision == 1 or not setting.weights:
         return {}
-    older = replace(schedule, revision=1).first_step(setting.beta, len(setting.names), setting.weights)
-    return {} if setting.first_step == older else {REVISION: schedule.revision}
+    effective = {replace(schedule, revision=one).effective_pairs(setting.weights) for one in (1, schedule.revision)}
+    differs = bool(setting.law_degrees or schedule.leading(setting.weights)) or len(effective) > 1
+    return {REVISION: schedule.revision} if differs else {}
+
+
+def _before_revision(setting: Setting) -> Setting:
+    """Return the setting with the schedule of plans without REVISION."""
+    schedule = setting.schedule
+    older = replace(schedule, revision=1) if isinstance(schedule, BatchedSchedule) else schedule
+    return replace(setting, schedule=older)
 
 
 def _known(domain: Domain) -> Callable[[AttributeSet], bool]:
@@ -383,11 +394,10 @@ def read_adaptive_plan(
         by_strategy = {} if content["version"] == VERSION else made.setting.strategies
         by_queries = made.setting.queries if content["version"] == BY_QUERIES else None
         above = made.setting.above if content.get(COARSER) else {}
-        schedule = made.setting.schedule
-        if isinstance(schedule, BatchedSchedule) and REVISION not in content:
-            schedule = replace(schedule, revision=1)
-        setting = replace(made.setting, strategies=by_strategy, queries=by_queries, above=above, schedule=schedule)
+        setting = replace(made.setting, strategies=by_strategy, queries=by_queries, above=above)
         made = replace(made, stored=content, setting=setting, estimating=replace(made.estimating, above=above))
+        if REVISION not in content:
+            made = replace(made, setting=_before_revision(setting), estimating=_before_revision(made.estimating))
         made.first_decision()
 
         return made
@@ -409,7 +419,12 @@ def plan_of_period(plan: MeasurementPlan, context: PeriodContext) -> AdaptivePla
         raise no_periods(plan)
 
     state = partial(PeriodState, structure=context.structure)
-    plan = replace(plan, setting=replace(plan.setting, state=state), period=context)
+    setting = replace(plan.setting, state=state)
+    if isinstance(setting.schedule, BatchedSchedule):  # all pairs are measured, and no laws
+        setting = replace(
+            setting, schedule=replace(setting.schedule, degree=min(setting.schedule.degree, DEGREE), revision=1)
+        )
+    plan = replace(plan, setting=setting, period=context)
     if context.amount is None or Fraction(context.amount) == plan.setting.beta:
         return plan
 

@@ -36,11 +36,6 @@ class PeriodState(AimState):
     structure: AimDecision | None = None
 
     @property
-    def due(self) -> tuple[AttributeSet, ...]:
-        """No sets: the second decision measures all pairs, not the leading ones alone."""
-        return ()
-
-    @property
     def _pairs(self) -> tuple[AttributeSet, ...]:
         return tuple(names for names in self.offered if len(names) == 2)
 

@@ -21,10 +21,10 @@ divide its budget by cells: n cells with noise σ have an L1 error of n σ, and 
 
 *Laws* of four and more attributes have selections of their own (`law_degrees`): they could not compete with pairs, of
 which each is in many targets, and they are seen best when smaller sets are estimated. Beyond MOST_ATTRIBUTES attributes
-this holds for sets of three as well. The share LAW_SHARE of the budget is reserved for each such degree k, and
-TRIPLE_SHARE for sets of three, which pairs explain in part. It is divided by LAW_STEPS. A step selects one set of k
-attributes, or none, by its distance less the expected noise and less ln(number of sets) / scale, the price of so many
-candidates. The degree ends if no set is selected. What is left is spent by further rounds.
+this holds for sets of three as well, if a target has three. The share LAW_SHARE of the budget is reserved for each such
+degree k, and TRIPLE_SHARE for sets of three, which pairs explain in part. It is divided by LAW_STEPS. A step selects
+one set of k attributes, or none, by its distance less the expected noise and less ln(number of sets) / scale, the price
+of so many candidates. The degree ends if no set is selected. What is left is spent by further rounds.
 
 The candidates of a degree are all its sets while these are at most MOST_LAWS. If there are more, they are the sets of
 the attributes with the fewest cells, and those that *grow* from a confirmed set of k − 1 attributes by one attribute
@@ -54,7 +54,8 @@ FEWER = "use marginals over fewer attributes"
 # the first step is even; least first step, as a share of an even one; factor of the pairs of a round at the cheapest
 # steps
 OFFERED, EVEN, CHEAPEST, WIDEST = 0.1, 0.025, Fraction(1, 4), 3
-LEADING = Fraction(1, 4)  # least weight of a leading pair, as a share of the largest weight
+# least weight of a leading pair, as a share of the largest weight; most of the budget of even steps for leading pairs
+LEADING, LEADING_SHARE = Fraction(1, 4), Fraction(3, 4)
 # noise, as a share of the records, above which 1-ways are noisy; measurements that are added to n in the share of
 # 1-ways; parts of 1 to which the first share is rounded; share of a set of one cell, before they are scaled to 1
 NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
@@ -98,11 +99,24 @@ class RoundSchedule(Protocol):
     def largest(self) -> int:
         """Largest number of attributes of candidates with few cells, beyond those of `sizes`."""
 
-    def law_degrees(self, attributes: int) -> range:
-        """Return the numbers of attributes of the sets that have selections of their own."""
+    def law_degrees(self, attributes: int, largest: int) -> range:
+        """Return the numbers of attributes of the sets that have selections of their own.
 
-    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
-        """Return β of a measurement with its selection if all steps are even; `weights` are those of the candidates."""
+        `attributes` is the number of attributes, `largest` that of the largest target.
+        """
+
+    def law_cells(self, largest: int) -> int:
+        """Return the most cells of a law; `largest` are those of the largest candidate of the rounds."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether laws grow from confirmed sets."""
+
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets, reserved: Fraction) -> Fraction:
+        """Return β of a measurement with its selection if all steps are even.
+
+        `weights` are those of the candidates, `reserved` is the share of β for laws.
+        """
 
     def leading(self, weights: Targets) -> tuple[AttributeSet, ...]:
         """Return the candidates that the first round measures without a selection."""
@@ -137,9 +151,13 @@ class EvenSchedule:
 
     largest = 0
     isotropic = False
+    grows = False
 
-    def law_degrees(self, attributes: int) -> range:
+    def law_degrees(self, attributes: int, largest: int) -> range:
         return range(0)
+
+    def law_cells(self, largest: int) -> int:
+        return 0
 
     def leading(self, weights: Targets) -> tuple[AttributeSet, ...]:
         return ()
@@ -192,7 +210,7 @@ class PublishedSchedule(EvenSchedule):
         rounds = self.rounds_per_attribute * attributes or 2 * (candidates + 1)
         return (1 - self.selecting) * beta / rounds
 
-    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets, reserved: Fraction) -> Fraction:
         return self.one_way_cost(beta, attributes, len(weights)) / (1 - self.selecting)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
@@ -222,8 +240,8 @@ class BatchedSchedule:
     rounds : int
     degree : int
     revision : int
-        1 is that of older plans: it has no leading pairs, an even step for every pair whatever its weight, and no
-        selections of sets of three beyond MOST_ATTRIBUTES attributes.
+        1 is that of older plans: it has no leading pairs, an even step for every pair whatever its weight, no
+        selections of sets of three beyond MOST_ATTRIBUTES attributes, and no laws that grow.
     fewer_candidates : str
     """
 
@@ -242,9 +260,17 @@ class BatchedSchedule:
     def largest(self) -> int:
         return min(self.degree, DEGREE)
 
-    def law_degrees(self, attributes: int) -> range:
-        competing = attributes <= MOST_ATTRIBUTES or self.revision == 1
+    @property
+    def grows(self) -> bool:
+        return self.revision > 1
+
+    def law_degrees(self, attributes: int, largest: int) -> range:
+        """Return the degrees above DEGREE; DEGREE too where its sets could not compete and a target has so many."""
+        competing = attributes <= MOST_ATTRIBUTES or largest < DEGREE or self.revision == 1
         return range(DEGREE + competing, self.degree + 1)
+
+    def law_cells(self, largest: int) -> int:
+        return MOST_LARGER_CELLS if self.revision == 1 else max(largest, LAW_CELLS)
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 2, 2
@@ -253,18 +279,21 @@ class BatchedSchedule:
         """Return an even part of the 1-ways' share, or of all of β if there are no candidates."""
         return (self.ones if candidates else Fraction(1)) * beta / attributes
 
-    def first_step(self, beta: Fraction, attributes: int, weights: Targets) -> Fraction:
+    def first_step(self, beta: Fraction, attributes: int, weights: Targets, reserved: Fraction) -> Fraction:
         """Return an even part of the budget that the 1-ways and the laws leave, for the effective number of pairs."""
-        laws = sum((law_share(degree) for degree in self.law_degrees(attributes)), Fraction(0)) * beta
-        spent = attributes * self.one_way_cost(beta, attributes, len(weights)) + laws
-        return (beta - spent) / self._effective_pairs(weights)
+        spent = attributes * self.one_way_cost(beta, attributes, len(weights)) + reserved * beta
+        return (beta - spent) / self.effective_pairs(weights)
 
-    def _effective_pairs(self, weights: Targets) -> int:
-        """Return (Σ w)² / Σ w² of the weights of pairs, rounded: their number if all weights are equal; at least 1."""
+    def effective_pairs(self, weights: Targets) -> int:
+        """Return (Σ w)² / Σ w² of the weights of pairs, rounded: their number if all weights are equal.
+
+        It is at least 1, and so many that the leading pairs cost at most three quarters of even steps.
+        """
         pairs = [weight for names, weight in weights.items() if len(names) == 2]
         if not pairs or self.revision == 1:
             return max(len(pairs), 1)
-        return max(round(Fraction(sum(pairs) ** 2, sum(weight**2 for weight in pairs))), 1)
+        effective = round(Fraction(sum(pairs) ** 2, sum(weight**2 for weight in pairs)))
+        return max(effective, math.ceil(len(self.leading(weights)) / LEADING_SHARE))
 
     def leading(self, weights: Targets) -> tuple[AttributeSet, ...]:
         """Return the pairs of at least LEADING of the largest weight, if they are at most half of the pairs."""
@@ -307,7 +336,7 @@ class BatchedSchedule:
     def batch(self, weights: Targets, share: Fraction) -> int:
         """Return 1 / `rounds` of the effective pairs at even steps, up to WIDEST times as many at cheap ones."""
         wider = 1 + (WIDEST - 1) * (1 - min(share, Fraction(1))) / (1 - CHEAPEST)
-        return max(1, math.ceil(self._effective_pairs(weights) * wider / self.rounds))
+        return max(1, math.ceil(self.effective_pairs(weights) * wider / self.rounds))
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         """Return shares ∝ n^⅔, rounded to 1/4,096 of the share of one cell.
@@ -345,7 +374,7 @@ def count_uninformative(moved: Iterable[float], noise: Iterable[float], patience
 
 MOST_CANDIDATES = 4 * 10**6  # about 2 GB in the driver; all pairs of 2,828 attributes
 MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are compared with the estimates in every round
-MOST_LAWS = 10**5  # candidates of one degree beyond DEGREE
+MOST_LAWS, LAW_CELLS = 10**5, 1 << 16  # laws of a degree; cells of a law, unless a candidate of the rounds has more
 MOST_ATTRIBUTES = 34  # beyond, a pair is in so many targets that no larger set can compete with it
 OWN_SCHEDULE, OWN_BELIEFS = BatchedSchedule(), EntropyEstimator()
 
@@ -429,14 +458,25 @@ class Setting:
 
         If there are too many, those of the attributes with the fewest cells: MOST_LAWS sets at most, and the smallest
         of these with MOST_LARGER_CELLS in total. Sets that follow from others (`is_determined`) or are known are left
-        out, as are those with two levels of a hierarchy.
+        out, as are those with two levels of a hierarchy and large ones (`law_cells`). There are no laws without
+        candidates of rounds, because the 1-ways then receive the whole budget.
         """
-        found: dict[int, tuple[AttributeSet, ...]] = {}
-        for degree in self.schedule.law_degrees(len(self.names)):
-            chosen = self.ordered(self._fewest_cells(degree))
-            found[degree] = self._small([names for names in combinations(chosen, degree) if self._is_open(names)],
-                                        MOST_LAWS)  # fmt: skip
-        return found
+        if not self.round_candidates:
+            return {}
+        most = self.schedule.law_cells(max(map(self._product, self.round_candidates)))
+        return {degree: self._laws_of(degree, most) for degree in self.law_degrees}
+
+    def _laws_of(self, degree: int, most: int) -> tuple[AttributeSet, ...]:
+        """Return the laws of a degree with at most `most` cells each."""
+        sets = combinations(self.ordered(self._fewest_cells(degree)), degree)
+        return self._small(
+            [names for names in sets if self._product(names) <= most and self._is_open(names)], MOST_LAWS
+        )
+
+    @cached_property
+    def law_degrees(self) -> range:
+        """Numbers of attributes of the sets that have selections of their own."""
+        return self.schedule.law_degrees(len(self.names), max(map(len, self.targets)))
 
     def _is_open(self, names: AttributeSet) -> bool:
         """Return whether a set has information of its own: it has one level of a hierarchy and follows from nothing."""
@@ -460,7 +500,8 @@ class Setting:
         return self._small(grown, MOST_LAWS)
 
     def _may_grow(self, names: AttributeSet) -> bool:
-        return names not in self._known_candidates and self._product(names) <= self._most_cells and self._is_open(names)
+        is_new = self.schedule.grows and names not in self._known_candidates
+        return is_new and self._product(names) <= self._most_cells and self._is_open(names)
 
     @cached_property
     def _known_candidates(self) -> frozenset[AttributeSet]:
@@ -473,7 +514,7 @@ class Setting:
 
     def may_select(self, names: AttributeSet) -> bool:
         """Return whether a round of some run can select a set: a candidate, or a law that grows from a smaller set."""
-        is_law = len(names) in self.schedule.law_degrees(len(self.names))
+        is_law = len(names) in self.laws
         return names in self._known_candidates or (is_law and names == self.ordered(names) and self._may_grow(names))
 
     def _fewest_cells(self, degree: int) -> list[str]:
@@ -574,7 +615,7 @@ class Setting:
 
     def classes(self, groups: Mapping[str, Groups]) -> dict[AttributeSet, CellClasses]:
         """Return the classes of cells over groups that no query distinguishes, of the candidates that have such."""
-        return {} if self.queries is None else self.queries.over(self.candidates, groups)
+        return {} if self.queries is None else self.queries.over(self.round_candidates, groups)
 
     def runs(self, name: str) -> Groups | None:
         """Return the runs of cells that no query distinguishes; None if all cells are."""
@@ -588,7 +629,8 @@ class Setting:
     @cached_property
     def first_step(self) -> Fraction:
         """β of a measurement with its selection in the first round."""
-        return self.schedule.first_step(self.beta, len(self.names), self.weights)
+        reserved = sum(map(law_share, self.law_degrees), Fraction(0)) if self.weights else Fraction(0)
+        return self.schedule.first_step(self.beta, len(self.names), self.weights, reserved)
 
     @cached_property
     def first_sets(self) -> tuple[AttributeSet, ...]:

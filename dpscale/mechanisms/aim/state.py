@@ -165,7 +165,7 @@ class AimState:
 
     def measuring(self, step: Fraction) -> AimSelection:
         """Return the selection of a round that selects nothing and spends at most β `step` on each measurement."""
-        step = min(step, self.left / max(len(self.due), 1))
+        step = min(step, self.available / max(len(self.due), 1))
         return AimSelection(
             round=self.measured + 1,
             candidates=(),

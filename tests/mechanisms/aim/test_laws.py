@@ -281,6 +281,31 @@ def test_price_counts_grown_sets_and_their_decisions_are_read_again(monkeypatch)
     assert set(before.grown) <= set(before.changed_sets(state)), "their distances are computed again"
 
 
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize("degree", [3, 4])
+def test_tables_without_larger_targets_have_no_laws_of_three(monkeypatch, targets: int, degree: int) -> None:
+    """Without pairs the 1-ways spend all, at any degree; with pairs alone no set of three is counted."""
+    monkeypatch.setattr(settings_of, "MOST_ATTRIBUTES", len(BITS) - 1)
+    setting = make_setting(degree, targets=targets)
+    assert set(setting.laws) == ({4} if (targets, degree) == (2, 4) else set())
+    state, spent, _ = run_randomly(setting, np.random.default_rng(0))
+    assert (state.left, spent <= setting.beta) == (0, True)
+
+
+def test_large_laws_are_no_candidates_unless_a_plan_is_older(monkeypatch) -> None:
+    """A law has at most LAW_CELLS cells, or those of the largest candidate, so that it fits the memory of counting."""
+    monkeypatch.setattr(settings_of, "LAW_CELLS", 100)
+    sizes = {"a": 6, "b": 6, "c": 6, "d": 2, "e": 2}
+    setting = Setting(sizes, tuple(combinations(sizes, 2)), Fraction(1), schedule=BatchedSchedule(degree=4))
+    assert setting.laws[4] == ()
+    monkeypatch.setattr(settings_of, "LAW_CELLS", 200)
+    larger = replace(setting)
+    assert larger.laws[4] == tuple(names for names in combinations(sizes, 4) if {"d", "e"} <= set(names))
+    older = replace(setting, schedule=BatchedSchedule(degree=4, revision=1))
+    assert older.laws[4] == tuple(combinations(sizes, 4))
+    assert older.grown_laws(4, [("a", "b", "c")]) == ()
+
+
 def test_degree_three_has_no_selection_of_laws() -> None:
     setting = make_setting(degree=3)
     assert setting.laws == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 from dpscale import Domain, Workload
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem, mst
+from dpscale.mechanisms.aim import setting as settings_of
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan, plan_of_period
-from dpscale.mechanisms.aim.setting import BatchedSchedule
+from dpscale.mechanisms.aim.setting import BatchedSchedule, Setting
+from dpscale.mechanisms.aim.state import first_decision, initial_state
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, Budget
@@ -37,7 +40,7 @@ def test_pairs_of_a_target_lead_and_steps_are_of_the_effective_number() -> None:
     assert (plain.first_sets, aimed.first_sets) == ((), STAR)
     weights = np.array([weight for names, weight in aimed.weights.items() if len(names) == 2], float)
     effective = round(weights.sum() ** 2 / (weights**2).sum())
-    assert len(STAR) <= effective < len(weights) / 2
+    assert 4 * len(STAR) <= 3 * effective < 3 * len(weights) / 2
     assert aimed.first_step == plain.first_step * len(weights) / effective
     assert aimed.batch(aimed.first_step) < plain.batch(plain.first_step)
 
@@ -50,6 +53,35 @@ def test_pairs_lead_only_if_they_are_few_and_heavy() -> None:
     assert leading({**pairs, **dict.fromkeys(list(pairs)[:4], 5)}) == (), "most pairs are heavy"
     assert leading({("a", "b", "c"): 5}) == leading({}) == ()
     assert mst.plan(make_problem(target=True), mst.Options()).setting.first_sets == ()
+
+
+def test_leading_pairs_leave_a_quarter_of_the_steps_and_the_share_of_laws() -> None:
+    """Ten heavy pairs of an effective number of eight would spend all: here also what is reserved for laws."""
+    names = "abcdefg"
+    weights = dict(zip(combinations(names, 2), (40, *[10] * 9, *[1] * 11), strict=True))
+    setting = Setting(dict.fromkeys(names, 3), tuple(weights), Fraction(1), target_weights=tuple(weights.values()),
+                      schedule=BatchedSchedule(degree=4))  # fmt: skip
+    assert len(setting.first_sets) == 10
+    assert round(sum(weights.values()) ** 2 / sum(weight**2 for weight in weights.values())) == 8
+    decision = first_decision(setting)
+    state = initial_state(setting, decision, [np.full(3, 1e4) for _ in decision.chosen])
+    round_one = state.decide(state.selection, ())
+    assert round_one.chosen == setting.first_sets
+    assert round_one.spent <= Fraction(3, 4) * state.available < Fraction(3, 4) * state.left
+
+
+@pytest.mark.parametrize("heavy", [1, 2])
+def test_field_is_written_whenever_the_schedules_differ(monkeypatch, heavy: int) -> None:
+    """With 28 pairs, one of weight 2, and laws, both schedules have the same even step by chance."""
+    monkeypatch.setattr(settings_of, "MOST_ATTRIBUTES", 8)
+    names = [f"x{i}" for i in range(9)]
+    pairs, weights = tuple(combinations(names[:8], 2)), (heavy, *[1] * 27)
+    workload = Workload(Domain(dict.fromkeys(names, 3))).add("marginal", attributes=[names[:3], [names[8]]])
+    for pair, weight in zip(pairs, weights, strict=True):
+        workload.add("marginal", attributes=[pair], weight=weight)
+    plan = aim_grem.plan(PlanningProblem(workload, Budget(GAUSSIAN, 1.0)), aim_grem.Options())
+    assert list(plan.setting.law_degrees) == [3]
+    assert plan.to_dict()["schedule"] == 2
 
 
 def test_first_round_measures_them_without_a_selection() -> None:
@@ -86,6 +118,7 @@ def test_period_of_a_growing_table_measures_all_pairs() -> None:
     first = plan.first_decision()
     state = plan.rounds.start([rng.integers(300, 400, SIZES[name]).astype(float) for (name,) in first.chosen])
     assert state.selection.is_empty
+    assert not plan.setting.laws
     assert set(state.decide(state.selection, ()).chosen) == set(combinations(SIZES, 2))
 
 
