@@ -117,7 +117,7 @@ def _check_cluster(run: Run, engine: ClusterEngine) -> bool:
 def _check_ledger(run: Run, client: Client, drivers: list[str], served: bool) -> None:
     """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network."""
     ledger = run.job.privacy.ledger
-    found = ask(client, drivers, unreached if served else network_kind, ledger)
+    found, _ = ask(client, drivers, unreached if served else network_kind, ledger)
     for worker, fault in found.items():
         if isinstance(fault, str) and fault and served:
             raise JobError(FIELD, f"worker {worker} cannot reach the ledger ({fault})", "workers that can",

@@ -16,7 +16,7 @@ import hashlib
 import os
 import platform
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -385,9 +385,8 @@ class Admission:
 
         A worker without an answer is noted as silent. Only workers that answer True remain in `_passed`.
         """
-        workers = sorted(self._passed)
-        answers = ask(self._client, workers, is_admitted, self._mark, notice=self._notice)
-        self._note_silent(worker for worker in workers if worker not in answers)
+        answers, silent = ask(self._client, sorted(self._passed), is_admitted, self._mark, notice=self._notice)
+        self._note_silent(silent)
         self._passed = {worker for worker, answer in answers.items() if answer is True}
 
     def close(self) -> None:
@@ -415,9 +414,9 @@ class Admission:
                 raise TransientError("run directory", f"no file can be written for the check of workers "
                                      f"({error.strerror or type(error).__name__})", "", AGAIN) from None  # fmt: skip
             questions = [question for _, question in asked]
-            answers = ask(self._client, workers, admit, self._mark, questions, notice=self._notice)
+            answers, silent = ask(self._client, workers, admit, self._mark, questions, notice=self._notice)
 
-        self._note_silent(worker for worker in workers if worker not in answers)
+        self._note_silent(silent)
         self._passed |= {worker for worker, answer in answers.items() if answer is None}
         faults = {worker: answer for worker, answer in answers.items() if answer is not None}
         if not faults:
@@ -436,7 +435,7 @@ class Admission:
         whose version differs.
         """
         here = installed_versions()["dpscale"]
-        found = ask(self._client, workers, version, "dpscale")
+        found, _ = ask(self._client, workers, version, "dpscale")
         others = {worker: "missing" if isinstance(answer, PackageNotFoundError) else str(answer)
                   for worker, answer in found.items() if answer != here}  # fmt: skip
         if others:
@@ -444,7 +443,7 @@ class Admission:
         return JobError(f"{FIELD}.scheduler", f"worker {workers[0]} cannot run the check ({type(error).__name__})",
                         "the driver's versions", VERSION_REMEDY)  # fmt: skip
 
-    def _note_silent(self, workers: Iterable[str]) -> None:
+    def _note_silent(self, workers: Sequence[str]) -> None:
         self._silent |= {worker: self._await_answer(worker) for worker in workers}
 
     def _await_answer(self, worker: str) -> Future[None]:
@@ -460,8 +459,11 @@ class Admission:
 def ask(
     client: Client, workers: Sequence[str], function: Callable[..., Any], *arguments: object,
     notice: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """Return function(*arguments) of each worker that answers in time, or the exception that it raised.
+
+    The second result are the workers that do not answer although the scheduler still has them. Workers that have left
+    meanwhile are in neither: tasks may run on what joins in their place.
 
     Raises
     ------
@@ -469,12 +471,15 @@ def ask(
         If the scheduler does not answer.
     """
     if not workers:
-        return {}
+        return {}, []
 
     seconds, answers = answer_seconds(), dict[str, Any]()
 
     async def answer(worker: str) -> None:
         found = await _answer(client, worker, function, *arguments)
+        if isinstance(found, OSError):  # of a worker that ends, before the scheduler notices
+            await asyncio.sleep(POLL_SECONDS)
+            found = await _answer(client, worker, function, *arguments)
         # these show that the worker did not answer; it is asked again later
         if not isinstance(found, (OSError, TimeoutError, MemoryError)):
             answers[worker] = found
@@ -487,11 +492,12 @@ def ask(
 
     with cluster_errors(client, "check"):
         run_limited(client, all_answers, 2 * seconds, lambda: notice(len(answers), len(workers)))
-        # distinguishes lost workers from a lost scheduler
-        if len(answers) < len(workers):
-            scheduler_answer(client, lambda: client.nthreads(asynchronous=True))
+        if len(answers) == len(workers):
+            return dict(answers), []
+        present = scheduler_answer(client, lambda: client.nthreads(asynchronous=True))
 
-    return dict(answers)
+    given = {worker: answer for worker, answer in answers.items() if worker in present}
+    return given, [worker for worker in workers if worker in present and worker not in given]
 
 
 async def _answer(client: Client, worker: str, function: Callable[..., Any], *arguments: object) -> Any:

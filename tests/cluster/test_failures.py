@@ -1,6 +1,8 @@
 """Maps and reductions when a part of the cluster is lost."""
 
 import signal
+import threading
+from contextlib import closing, contextmanager, suppress
 
 import dask
 import numpy as np
@@ -47,6 +49,47 @@ def test_lost_results_are_computed_again(cluster, client):
     client.run(die, on_error="ignore")
     assert eventually(lambda: future.status != "finished" or not cluster.scheduler.workers)
     assert watch.gather([ended]) == [49]
+
+
+class Leaving:
+    """A check in which the first worker passes and ends soon after, and the second ends before it answers."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    @contextmanager
+    def questions(self):
+        yield [(leave, self.folder)]
+
+    def error(self, faults):
+        raise AssertionError(faults)
+
+
+def leave(folder):
+    with suppress(FileExistsError):
+        (folder / "first").touch(exist_ok=False)
+        threading.Timer(0.5, die).start()
+        return ""
+    with suppress(FileExistsError):
+        (folder / "second").touch(exist_ok=False)
+        die()
+    return ""
+
+
+def test_workers_that_leave_while_they_are_checked_are_not_waited_for(tmp_path, secured):
+    """Tasks may run on the worker that joins in their place."""
+    with machines(tmp_path, secured) as made, dask.config.set({"dpscale.worker-wait": 120}):
+        made.scheduler()
+        for _ in range(2):
+            made.worker("--no-nanny")
+        with closing(resolve(scheduler=made.address)) as engine:
+            engine.client.wait_for_workers(2, timeout=120)
+            engine._admission._passed.clear()
+            engine._admission._checks.append(Leaving(tmp_path))
+            threading.Timer(4, made.worker, ["--no-nanny"]).start()
+            assert engine.map(square, range(20)) == [value**2 for value in range(20)]
+            assert (tmp_path / "second").exists()
+            assert engine.admitted is None
 
 
 def test_map_waits_for_suspended_worker(client):
