@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 Query = str | Mapping[str, Any]
 
 
-class ReleaseStatistics(ABC):
-    """Statistics computed from the labelled answers of a release."""
+class AnsweredQueries(ABC):
+    """Labelled answers of a release, from which statistics are computed."""
 
     @property
     @abstractmethod
@@ -58,14 +58,18 @@ class ReleaseStatistics(ABC):
     def answered(self) -> Answered:
         """Estimates with the public id of the release, from which tables and statistics are computed."""
 
+    @abstractmethod
+    def over(self, *names: str | Sequence[str] | None, number: bool = False) -> Any:
+        """Return the release that answers queries over some attributes."""
+
+
+class ReleaseStatistics(AnsweredQueries):
+    """Statistics computed from the labelled answers of a release."""
+
     @property
     @abstractmethod
     def searched(self) -> Mapping[str, Any]:
         """Released values of the searches for cells, by attribute."""
-
-    @abstractmethod
-    def over(self, *names: str | Sequence[str] | None, number: bool = False) -> ReleaseStatistics:
-        """Return the statistics of the release that answers queries over some attributes."""
 
     def total(self, *, level: float = 0.95) -> Estimate:
         """Return the estimated number of records.
@@ -528,29 +532,15 @@ class ReleaseStatistics(ABC):
         return found
 
 
-class ReleaseConclusions(ABC):
+class ReleaseConclusions(AnsweredQueries):
     """Comparisons of groups and periods of a release."""
 
     _growing: Any
 
     @property
     @abstractmethod
-    def domain(self) -> Domain:
-        """Domain of the table."""
-
-    @property
-    @abstractmethod
-    def answered(self) -> Answered:
-        """Estimates with the public id of the release, from which tables and statistics are computed."""
-
-    @property
-    @abstractmethod
     def periods(self) -> list[str]:
         """Released periods of a growing table, in order; empty for a release of one moment."""
-
-    @abstractmethod
-    def over(self, *names: str | Sequence[str] | None, number: bool = False) -> ReleaseConclusions:
-        """Return the release that answers queries over some attributes."""
 
     @abstractmethod
     def at(self, period: str | int, kind: str = "period") -> Self:
