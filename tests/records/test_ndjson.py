@@ -428,3 +428,19 @@ def test_memory_is_that_of_a_block(tmp_path, monkeypatch, line):
         peaks.append(reading_peak(tmp_path / "x.jsonl", columns))
     assert peaks[1] < 1.2 * peaks[0]
     assert peaks[1] < 64 << 20
+
+
+def test_texts_are_kept_that_pyarrow_changes_or_refuses(tmp_path):
+    """The reasons for this reader (docs/decisions/why-not.md)."""
+    from pyarrow import json as arrow_json
+
+    path, texts = tmp_path / "ids.ndjson", ["12345678901234567890123", "12345678901234567890124", "1.10"]
+    path.write_text("".join(f'{{"a": {text}}}\n' for text in texts))
+    assert read(path, ["a"])["a"] == texts
+    assert arrow_json.read_json(path).column("a").to_pylist() == [float(texts[0]), float(texts[0]), 1.1]
+
+    path.write_text('{"a": 1}\n{"a": "x"}\n')
+    assert read(path, ["a"])["a"] == ["1", "x"]
+    options = arrow_json.ParseOptions(explicit_schema=pa.schema([("a", pa.string())]))
+    with pytest.raises(pa.ArrowInvalid, match="changed from string to number"):
+        arrow_json.read_json(path, parse_options=options)
