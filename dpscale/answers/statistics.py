@@ -181,7 +181,7 @@ def cells_of(attribute: Attribute, value: Any) -> list[int]:
     for one in values:
         if one not in cells:
             raise JobError("value", f"{safe_repr(one)} of {attribute.name}", "labels of its cells",
-                           nearest(str(one), [str(label) for label in cells]))  # fmt: skip
+                           nearest(str(one), {str(label) for label in cells}))  # fmt: skip
     return [cells[one] for one in values]
 
 
@@ -254,6 +254,9 @@ def numeric_attribute(answered: Answered, name: str) -> Attribute:
         For too many cells.
     """
     attribute = answered.estimates.workload.domain[name]
+    if attribute.kind == "number":
+        raise JobError("attribute", f"{name}, a number of which sums are counted", "an attribute of numbers",
+                       f'add an attribute with from = "{attribute.column}" to the domain file')  # fmt: skip
     if attribute.kind not in NUMBERS:
         raise JobError("attribute", f"{name} has {attribute.kind}", "an attribute of numbers", "use Release.table")
     if attribute.listed > MOST_CELLS:

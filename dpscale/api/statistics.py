@@ -166,7 +166,7 @@ class ReleaseStatistics(AnsweredQueries):
         if (own := self.over(attribute, by)) is not self:
             return own.quantile(attribute, q, by=by, level=level)
         statistic = partial(quantile, self.answered, attribute, level=level)
-        if isinstance(q, Sequence | np.ndarray):
+        if isinstance(q, Sequence | np.ndarray) and not isinstance(q, str):
             shares = [one.item() if isinstance(one, np.generic) else one for one in q]
             found = self._each([partial(statistic, one) for one in shares], by or ())
             found.insert(len(checked_groups(self.domain, by or ())), "q", np.resize(shares, len(found)))

@@ -6,7 +6,7 @@ read or write records import these names instead of pyarrow. Their attributes ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     import pyarrow.types as types
 
-__all__ = ["arrow_csv", "buffers_of", "is_text", "pa", "pc", "pq", "types", "without_dictionaries"]
+__all__ = ["arrow_csv", "as_text", "buffers_of", "is_bytes", "is_text", "pa", "pc", "pq", "text_kind", "types",
+           "without_dictionaries"]  # fmt: skip
 
 
 if not TYPE_CHECKING:
@@ -30,6 +31,37 @@ if not TYPE_CHECKING:
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a type contains texts."""
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether a type contains bytes of any length."""
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def as_text(column: Any) -> Any:
+    """Return bytes as texts, which need not be valid UTF-8; any other column as it is.
+
+    Some programs store texts without saying that they are texts.
+    """
+    kind = getattr(column, "type", None)
+    if kind is None:  # cells that are decoded already
+        return column
+    if text_kind(kind) == kind:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([as_text(chunk) for chunk in column.chunks], text_kind(kind))
+    if types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(column.indices, as_text(column.dictionary))
+    return column.view(text_kind(kind))  # a view does not require valid UTF-8
+
+
+def text_kind(kind: pa.DataType) -> pa.DataType:
+    """Return the type of texts in which bytes are read; any other type as it is."""
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, text_kind(kind.value_type)) if is_bytes(kind.value_type) else kind
+    if types.is_binary(kind):
+        return pa.string()
+    return pa.large_string() if types.is_large_binary(kind) else kind
 
 
 def buffers_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -370,7 +370,10 @@ def _domain_file(data: str) -> str:
     if "://" in data or any(letter in data for letter in "*?["):
         raise JobError("--domain", f"missing for {display_path(data)}", "a domain file",
                        "draft it by `dpscale domain sketch DATA --output FILE`, and review it")  # fmt: skip
-    path = Path(data.rstrip("/"))
+    path = Path(data)
+    path = path.resolve() if path.name in ("", "..") else path
+    if not path.name:
+        raise JobError("--domain", f"missing for {display_path(data)}", "a domain file", "state it")
     domain = path.with_name(f"{path.name.split('.')[0]}.domain.toml")
     if not domain.exists():
         write_private(str(domain), make_sketch(data).text())

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import is_text, pa, pc, types
+from dpscale.base.arrow import as_text, is_text, pa, pc, text_kind, types
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Floats, Integers, NDArray, Words
 from dpscale.contributions.unit_ids import ODD, Identities, family, identities
@@ -222,7 +222,7 @@ def check_order(partition: Partition, columns: Sequence[str]) -> None:
     kinds = partition.kinds(columns)
     for at, name in enumerate(columns):
         kind = kinds[name]
-        kind = kind.value_type if types.is_dictionary(kind) else kind
+        kind = text_kind(kind.value_type if types.is_dictionary(kind) else kind)
         text = is_text(kind) and (at == 0 or not partition.format.typed)
         if not (text or _is_ordered(kind)):
             raise DataError(f"data column {name!r}", f"type {kind} in order_by", "numbers, dates or times",
@@ -252,6 +252,7 @@ def order_values(column: pa.Array | pa.ChunkedArray, typed: bool) -> Floats:
         column = column.combine_chunks()
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    column = as_text(column)
     if is_text(column.type):
         return np.zeros(len(column)) if typed else _of_texts(column)
 

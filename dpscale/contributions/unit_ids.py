@@ -7,10 +7,11 @@ another file; 0e1234, 1.0, True and NA are texts. Two rules can be chosen instea
 texts too and `007` differs from `7`; under `number`, every text is read as a number, `7.0` and `7e0` equal `7`, and any
 other text is refused. Numbers in columns of numbers are identified by their exact value. Integers beyond 2⁵³ are never
 identified through floats: a float is the number that it represents, and so is a text with an exponent, which was
-written from a float. Nulls, NaN and empty texts are not ids; `null_values` of the job adds others. Dates and times form
-a separate family, identified to the nanosecond; those with a time zone, which are instants, form another. The files of
-a table must not mix families, nor floats or decimals with texts, because a rule would have to be guessed
-(`one_family`).
+written from a float. Nulls, NaN and empty texts are not ids; `null_values` of the job adds others. Ids in a column of
+bytes are compared byte by byte, because a hash or a binary number may begin or end with any byte; under `text` and
+`number` they are read as texts. Dates and times form a separate family, identified to the nanosecond; those with a time
+zone, which are instants, form another. The files of a table must not mix families, nor floats or decimals with texts,
+because a rule would have to be guessed (`one_family`).
 
 Runs record RULE, the version of these rules: a run that was charged under another version is not resumed, because it
 would bound other units.
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
+from dpscale.base.arrow import as_text, buffers_of, is_bytes, is_text, pa, pc, types
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import Flags, Words
 from dpscale.contributions import few_rows
@@ -36,13 +37,14 @@ from dpscale.domain.schema_values import DAY
 
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires
 ODD = np.uint64(0x9E3779B97F4A7C15)  # odd factor by which two words are joined, 2^64 over the golden ratio
-RULE = "2"  # version 1 read texts such as 0e1234, True and NA as numbers and nulls
+RULE = "3"  # version 1 read texts such as 0e1234, True and NA as numbers and nulls, version 2 bytes as texts
+BEFORE_BYTES = "2"  # differs from RULE for bytes only
 TEXT, NUMBER = "text", "number"  # rules that a job may choose for its unit
 SHORT = 10**18  # numbers below it have at most 18 digits and are hashed as numbers, others as texts
 LONGEST = 400  # maximum number of digits of a canonical integer
 EXACT = 1 << 53  # below it a float represents every integer
 
-WHOLE, REAL, TEXTS = "whole numbers", "floats or decimals", "texts"
+WHOLE, REAL, TEXTS, BYTES = "whole numbers", "floats or decimals", "texts", "bytes"
 LOCAL, INSTANT, ANY = "times without a zone", "times with a zone", ""
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -74,20 +76,20 @@ class Identities:
 def family(kind: pa.DataType, unit: str, rule: str = "") -> str:
     """Return the family of ids that a column of this type can contain. Raises DataError for other types.
 
-    Only columns of one family can be compared: texts and whole numbers, real numbers, moments with a zone, and local
-    ones.
+    Only columns of one family can be compared: texts and whole numbers, real numbers, bytes, moments with a zone, and
+    local ones.
 
-    A `rule` of the job ("text" or "number") puts whole numbers, reals and texts into one family and refuses dates. A
-    column of nulls fits every family (ANY).
+    A `rule` of the job ("text" or "number") puts whole numbers, reals, texts and bytes into one family and refuses
+    dates. A column of nulls fits every family (ANY).
     """
     if types.is_dictionary(kind):
         return family(kind.value_type, unit, rule)
     if types.is_null(kind):
         return ANY
 
-    # ANY stands here for a type that is none of these three
+    # ANY stands here for a type that is none of these four
     plain = WHOLE if types.is_integer(kind) or types.is_boolean(kind) else TEXTS if is_text(kind) else ANY
-    plain = REAL if types.is_floating(kind) or types.is_decimal(kind) else plain
+    plain = REAL if types.is_floating(kind) or types.is_decimal(kind) else BYTES if is_bytes(kind) else plain
     if rule and plain:
         return rule
     if plain:
@@ -146,6 +148,9 @@ def _entries(column: pa.Array, unit: str, rule: str) -> Identities:
     """
     if types.is_null(column.type) or types.is_boolean(column.type):
         column = column.cast(pa.int8())
+    if is_bytes(column.type) and not rule:
+        return _of_bytes(column)
+    column = as_text(column)
     if rule == TEXT:
         return _of_plain_texts(column)
     if types.is_integer(column.type):
@@ -159,6 +164,12 @@ def _entries(column: pa.Array, unit: str, rule: str) -> Identities:
     return _of_spelled(_read_numbers(column, unit)) if rule == NUMBER else _of_texts(column.cast(pa.large_string()))
 
 
+def _of_bytes(column: pa.Array) -> Identities:
+    """Return the units of a column of bytes; no bytes are no id."""
+    texts = as_text(column.fill_null(b"") if column.null_count else column)
+    return Identities(_text_words(texts), _flags(pc.equal(pc.binary_length(texts), 0)))
+
+
 def _of_plain_texts(column: pa.Array) -> Identities:
     """Return the units of a column under the rule `text`: numbers are the texts of their shortest spelling."""
     if types.is_integer(column.type):
@@ -168,7 +179,8 @@ def _of_plain_texts(column: pa.Array) -> Identities:
         values = column.fill_null(0).to_numpy(zero_copy_only=False)
         texts = _texts(["" if gone else _float_text(value) for value, gone in zip(values, missing, strict=True)])
     else:
-        texts = _spelled(column) if types.is_decimal(column.type) else tidy_texts(column.cast(pa.large_string()))
+        texts = _spelled(column) if types.is_decimal(column.type) else tidy_texts(
+            column.cast(pa.large_string()).fill_null(""))  # fmt: skip
 
     texts = texts.fill_null("")
     return Identities(_text_words(texts), _flags(pc.equal(texts, "")))

@@ -20,6 +20,7 @@ from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import NodeSearch, ValueSearch
+from dpscale.records.column_values import column_of
 from dpscale.records.judging import Worst, worst_of
 from dpscale.records.searched import VALUE, step_values, text_type
 from dpscale.records.table import Partition
@@ -64,7 +65,7 @@ class SearchRows:
         for partition in partitions:
             first = 0
             for batch in partition.batches(columns, unit or ""):
-                column = batch[attribute.column]
+                column = column_of(attribute, batch)
                 kept = np.ones(len(column), dtype=bool)
                 if names and (gone := encode_batch(self.domain, batch, names)[1]) is not None:
                     kept &= ~gone

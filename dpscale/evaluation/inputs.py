@@ -136,7 +136,7 @@ def _open_table(label: str, paths: Sequence[Any], run: TablePart, origin: Origin
 
 def names_of(rows: ComparedTable) -> list[str]:
     """Return the attributes of rows, in their order."""
-    return list(rows.table.types())
+    return [name for name in rows.table.types() if name in rows.table.domain.names]
 
 
 def row_attribute(attribute: Attribute) -> Attribute:

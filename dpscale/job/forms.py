@@ -7,6 +7,7 @@ Messages name the fields as the user has written them.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ from dpscale.job.sections import (
     WorkloadSection,
 )
 
+NUMBER_TEXT = re.compile(r"[+-]?\d+(\.\d+|\.?\d*e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 ONLY = "data"  # name of the table of the short form
 SEVERAL = {"tables", "link"}  # sections that the short form does not have
 TABLE_SECTIONS: dict[str, type[Settings]] = {
@@ -251,10 +253,21 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
         return JobError(where, safe_repr(fault["input"]), "a list of attribute sets, each a list of names",
                         'write attributes = [["age", "sex"], ["age"]]')  # fmt: skip
     if fault["type"] in ("int_type", "float_type") and isinstance(fault["input"], str):
-        written = f"write {named[-1] if named else 'it'} = 1, without quotes"
-        return JobError(where, safe_repr(fault["input"]), message_of(fault).removeprefix("it should be "), written)
+        takes = message_of(fault).removeprefix("it should be ")
+        remedy = _without_quotes(named[-1] if named else "it", fault["input"].strip(), fault["type"] == "int_type")
+        return JobError(where, safe_repr(fault["input"]), takes, remedy)
+    if fault["type"] == "too_short" and not fault["input"]:
+        return JobError(where, "nothing", "at least one entry", "add it to the job file")
     got = "" if isinstance(fault["input"], Mapping) else f"{safe_repr(fault['input'])}: "
     return JobError(where, f"{got}{message_of(fault)}", "", "fix it" if got else "")
+
+
+def _without_quotes(key: str, text: str, whole: bool) -> str:
+    """Return the remedy for a number that is stated as a text; with the number, if the text is one."""
+    number = NUMBER_TEXT.fullmatch(text)
+    if number is None or (whole and number[1]):
+        return "write a number, without quotes"
+    return f"write {key} = {text}, without quotes"
 
 
 def _stated(location: tuple[int | str, ...]) -> tuple[int | str, ...]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +34,17 @@ from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
-from dpscale.job.data import Places, below, default_dataset, files_of, identity_of, key_columns, mapped, places_of
+from dpscale.job.data import (
+    Filed,
+    Places,
+    below,
+    default_dataset,
+    files_of,
+    identity_of,
+    key_columns,
+    mapped,
+    places_of,
+)
 from dpscale.job.forms import (
     ONLY,
     SEVERAL,
@@ -273,6 +283,17 @@ class Job(Settings):
         if link.kind == "many-to-many":
             return key_columns(link.parent_key) or self.key(link.parent), key_columns(link.child_key)
         return key_columns(link.child_key), self.key(link.child)
+
+    @property
+    def id_columns(self) -> Iterator[tuple[Filed | str, tuple[str, ...]]]:
+        """The files with ids of privacy units or with keys, each with these columns; a table of pairs is a path."""
+        for table in self.tables.values():
+            yield table, (*(table.unit_columns or ()), *key_columns(table.key))
+            for hop in table.unit_through or ():
+                yield hop, (*hop.columns[0], *hop.columns[1])
+        for link in self.link:
+            to_parent, to_child = self.ends(link)
+            yield (self.tables[link.child], to_parent) if link.via is None else (link.via, (*to_parent, *to_child))
 
     def counted(self, link: LinkSection, table: str) -> list[LinkSection]:
         """Return the earlier links of a table's rows whose numbers are attributes in this link."""

@@ -31,7 +31,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
+from dpscale.base.arrow import as_text, buffers_of, is_text, pa, pc, types
 from dpscale.base.compilation import njit
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers, Integers32, NDArray
@@ -54,7 +54,9 @@ DASHES = (4, 6, 8, 10)  # bytes before which the text of a UUID has a dash
 
 
 def column_of(attribute: Attribute, batch: Mapping[str, Any]) -> Any:
-    """Return the column of an attribute; for a hierarchy whose records state paths, their joined texts.
+    """Return the column of an attribute, in which bytes are texts.
+
+    For a hierarchy whose records state paths, it has their joined texts.
 
     Parameters
     ----------
@@ -68,8 +70,8 @@ def column_of(attribute: Attribute, batch: Mapping[str, Any]) -> Any:
         If a column of a path has a type that contains no names.
     """
     if len(attribute.columns) == 1:
-        return batch[attribute.column]
-    columns = [batch[name] for name in attribute.columns]
+        return as_text(batch[attribute.column])
+    columns = [as_text(batch[name]) for name in attribute.columns]
     for name, column in zip(attribute.columns, columns, strict=True):
         if not is_name(column.type.value_type if pa.types.is_dictionary(column.type) else column.type):
             raise DataError(f"data column {name!r}", f"type {column.type}", "texts or integers", "convert the column")
@@ -447,9 +449,11 @@ def plain_kind(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         is_uuid = kind.extension_name == UUID and kind.storage_type == pa.binary(WIDTH)
         return pa.large_string() if is_uuid else plain_kind(kind.storage_type)
-    if types.is_binary(kind) or types.is_fixed_size_binary(kind) or types.is_string_view(kind):
+    if types.is_string_view(kind):
         return pa.string()
-    return pa.large_string() if types.is_large_binary(kind) or types.is_binary_view(kind) else kind
+    if types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return pa.large_binary() if types.is_binary_view(kind) else kind
 
 
 def plain(column: Any) -> Any:
@@ -464,14 +468,7 @@ def plain(column: Any) -> Any:
         is_uuid = plain_kind(column.type) == pa.large_string() and column.type.extension_name == UUID
         return _uuid_texts(column.storage) if is_uuid else plain(column.storage)
 
-    if types.is_fixed_size_binary(column.type):
-        column = column.cast(pa.binary())
-    if types.is_string_view(column.type):
-        return column.cast(pa.string())
-
-    if types.is_binary_view(column.type):
-        column = column.cast(pa.large_binary())
-    return column.view(plain_kind(column.type))  # a view does not require valid UTF-8
+    return column.cast(plain_kind(column.type))
 
 
 def _uuid_texts(column: pa.Array) -> pa.Array:

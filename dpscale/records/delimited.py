@@ -3,6 +3,9 @@
 pyarrow splits a file into blocks and drops the line feed of a quoted CR LF whose halves are in two blocks, so blocks
 never end with a carriage return here. Numbers in another notation (`decimal`, `thousands`) are rewritten with a decimal
 point in every column. In a file of one column an empty line is a record with a null, as other programs write it.
+
+A quote that opens a value and is not closed takes the records after it. If a file has fewer records than lines, its
+quotes are checked: a value of several lines must be closed, and nothing may follow its closing quote.
 """
 
 from __future__ import annotations
@@ -58,14 +61,38 @@ class OpenDelimited(OpenFile):
 
         with streamed(self.path) as file:
             text = file if dialect.encoding == "utf-8" else pa.transcoding_input_stream(file, dialect.encoding, "utf-8")
-            blocks = pa.PythonFile(_Blocks(text, dialect, self.delimiter), "r")
-            with arrow_csv.open_csv(blocks, read, parse, convert) as reader:
+            blocks, records = _Blocks(text, dialect, self.delimiter), 0
+            with arrow_csv.open_csv(pa.PythonFile(blocks, "r"), read, parse, convert) as reader:
                 for block in reader:
+                    records += len(block)
                     tidy = pa.RecordBatch.from_arrays(
                         [_tidy(column, nothing, dialect) for column in block.columns], list(columns)
                     )
                     for start in range(0, len(tidy), rows):
                         yield tidy.slice(start, rows)
+        self._check_quotes(blocks, records + (not dialect.names))
+
+    def _check_quotes(self, blocks: _Blocks, records: int) -> None:
+        """Raise DataError for a quote that takes the records after it.
+
+        `records` is the number of records of the file, with its header. Only if it is not the number of lines, a value
+        has several lines, and the file is read again.
+        """
+        if not blocks.has_quotes:
+            return
+        quoting, quoted = _Quoting(self.delimiter, self.dialect.escape), False
+        if records == blocks.lines:
+            quoted = quoting.ends_within(blocks.last_line, False)
+        else:
+            with streamed(self.path) as file:
+                encoding = self.dialect.encoding
+                text = file if encoding == "utf-8" else pa.transcoding_input_stream(file, encoding, "utf-8")
+                for line in io.BufferedReader(_Blocks(text, self.dialect, self.delimiter), HEAD_BYTES):
+                    if quoted and quoting.goes_on(line):
+                        raise _stray_quote(self.path, "text after the closing quote of a value of several lines")
+                    quoted = quoting.ends_within(line, quoted)
+        if quoted:
+            raise _stray_quote(self.path, "a value with a quote that is not closed")
 
     def _check_width(self) -> None:
         """Raise DataError if a file without a header has a different number of columns than the given names."""
@@ -88,6 +115,7 @@ class _Blocks(io.RawIOBase):
         quotes.
         """
         super().__init__()
+        self.has_quotes, self._ends, self.last_line = False, 0, b""
         self._text, self._comment = text, dialect.comment.encode()
         self._quoting, self._quoted = _Quoting(delimiter, dialect.escape), False
         self._rest = self._take_first().removeprefix(codecs.BOM_UTF8)
@@ -113,7 +141,27 @@ class _Blocks(io.RawIOBase):
 
         while block.endswith(b"\r") and len(block) < size and (more := self._block(1)):
             block += more
+        self._note(block)
         return block
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer of more than one byte; return the number of bytes, 0 at the end."""
+        block = self.read(len(buffer))
+        buffer[: len(block)] = block
+        return len(block)
+
+    @property
+    def lines(self) -> int:
+        """Number of lines of what was read, as if no line end were part of a value."""
+        return self._ends + bool(self.last_line)
+
+    def _note(self, block: bytes) -> None:
+        """Count the line ends of a block, and keep the last line if it has none."""
+        self.has_quotes |= b'"' in block
+        returns = block.count(b"\r")
+        self._ends += block.count(b"\n") + (returns - block.count(b"\r\n") if returns else 0)
+        begin = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+        self.last_line = block[begin:] if begin else self.last_line + block
 
     def _block(self, size: int) -> bytes:
         """Return the next block of about `size` bytes; empty at the end.
@@ -168,7 +216,7 @@ class _Quoting:
         skipped = escaped + b"(?s:.)|" if escape else b""
         plain = b"(?:" + skipped + b"[^" + mark + (escaped if escape else b"") + b"])*"
         within = b"(?:" + skipped + b'""|[^"' + (escaped if escape else b"") + b"])*"
-        self._closing = re.compile(within + b'"(?!")' + plain)
+        self._closing = re.compile(within + b'"(?!")(' + plain + b")")
         self._field, self._opening = re.compile(b'(?!")' + plain), re.compile(b'"')
 
     def ends_within(self, line: bytes, quoted: bool) -> bool:
@@ -191,6 +239,17 @@ class _Quoting:
             if place >= len(line):
                 return False
             place += 1  # the delimiter
+
+    def goes_on(self, line: bytes) -> bool:
+        """Return whether text follows the quote that closes a value in a line, which begins within the value."""
+        closed = self._closing.match(line)
+        return closed is not None and bool(closed[1].rstrip(b"\r\n"))
+
+
+def _stray_quote(path: str, got: str) -> DataError:
+    """Return the error for a quote that is probably no quote of a value."""
+    return DataError("data.path", f"{got} in {path}", "each quote closed before the next delimiter or line end",
+                     "write a quote within a value twice, the value in quotes, or complete the file")  # fmt: skip
 
 
 def _first_line(path: str, dialect: Dialect, delimiter: str) -> list[str]:
@@ -255,9 +314,12 @@ class DelimitedFormat(RecordFormat):
         self.name, self.title, self.suffixes, self.delimiter = name, name.upper(), (f".{name}",), delimiter
 
     def open(self, path: str, dialect: Dialect) -> OpenDelimited:
-        """Return an opened file. Raises DataError if the delimiter is also a mark in numbers."""
+        """Return an opened file. Raises DataError if the delimiter is also the decimal mark.
+
+        Numbers with the delimiter as the mark of thousands are in quotes.
+        """
         delimiter = dialect.delimiter or self.delimiter
-        if delimiter in (dialect.decimal, dialect.thousands):
+        if delimiter == dialect.decimal:
             raise DataError("data.decimal", f"{delimiter!r}, which separates the fields", "another delimiter",
                             'set delimiter = ";" in [data], as in the files')  # fmt: skip
         return OpenDelimited(path, dialect, delimiter)

@@ -9,7 +9,8 @@ are 34). Texts that are not numbers or dates have no nearest cell; the policy `u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any
@@ -387,7 +388,11 @@ def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Intege
 
 
 def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
-    """Return the cells of texts, whole or by their first letters, with the null cell for nulls."""
+    """Return the cells of texts, whole or by their first letters, with the null cell for nulls.
+
+    A text that is not listed has the cell of the value that is equal in Unicode's form NFC, such as a letter with an
+    accent that a file system or program stores as two characters.
+    """
     if attribute.level is not None:
         return _node_cells(attribute, attribute.level, column)
 
@@ -397,11 +402,28 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
 
     texts = column.cast(pa.large_string())
-    read = _beginnings(texts, attribute.length) if attribute.length else texts
-    cells = _places(attribute, read, pa.array(_read_values(attribute), pa.large_string()))
+    values = _read_values(attribute)
+    cells = _listed_cells(attribute, texts, values)
+    unlisted = cells == _outside_cell(attribute)
+    if unlisted.any() and (composed := _composed(texts.filter(pa.array(unlisted)))) is not None:
+        cells[unlisted] = _listed_cells(attribute, composed, [unicodedata.normalize("NFC", text) for text in values])
     cells[texts.is_null().to_numpy(zero_copy_only=False)] = null_cell(attribute)
 
     return cells
+
+
+def _listed_cells(attribute: Attribute, texts: pa.Array, values: Sequence[str]) -> Integers:
+    """Return the cells of texts, of which an attribute of beginnings reads the first letters."""
+    read = _beginnings(texts, attribute.length) if attribute.length else texts
+    return _places(attribute, read, pa.array(values, pa.large_string()))
+
+
+def _composed(texts: pa.Array) -> pa.Array | None:
+    """Return texts in Unicode's form NFC; None if all are ASCII, or some are not UTF-8."""
+    try:
+        return None if pc.all(pc.string_is_ascii(texts)).as_py() is not False else pc.utf8_normalize(texts, "NFC")
+    except pa.ArrowInvalid:
+        return None
 
 
 def _node_cells(attribute: Attribute, level: TreeLevel, column: pa.Array) -> Integers:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import buffers_of, is_text, pa
+from dpscale.base.arrow import buffers_of, is_bytes, is_text, pa
 from dpscale.base.display import type_of_value
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
@@ -197,6 +197,7 @@ def _plain_column(name: str, column: Any) -> pa.ChunkedArray:
         found = _arrow_column(column)
         kind = plain_kind(found.type)
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        kind = pa.large_binary() if is_bytes(kind) else kind
         return plain(found).cast(pa.large_string() if is_text(kind) else kind)
     except MemoryError:
         raise
@@ -250,8 +251,8 @@ def content_of(table: pa.Table) -> str:
 def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
     """Return the bytes of the non-null values, in order.
 
-    A text column gives two arrays: the lengths of its texts and their bytes. Other columns give the bytes of their
-    values.
+    A column of texts or bytes gives two arrays: the lengths of its values and their bytes. Other columns give the bytes
+    of their values.
     """
     whole = column.combine_chunks()
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
@@ -260,7 +261,7 @@ def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
 
     if pa.types.is_boolean(whole.type):
         whole = whole.cast(pa.uint8())
-    if is_text(whole.type):
+    if is_text(whole.type) or is_bytes(whole.type):
         # lengths as well: equal bytes may be divided in other ways
         data, offsets = buffers_of(whole)
         return [np.diff(offsets), data[offsets[0] : offsets[-1]]]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import is_text, pa, pc
+from dpscale.base.arrow import is_text, pa, pc, text_kind
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Integers, NDArray
 from dpscale.domain.attribute import NULL_LABEL, OUTSIDE_LABEL, Attribute
@@ -49,7 +49,7 @@ class Entries:
 
 def text_type(attribute: Attribute, kind: pa.DataType) -> str:
     """Return "text" or "integer", "" for a column of nulls; raise DataError for any other type, or other labels."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    kind = text_kind(kind.value_type if pa.types.is_dictionary(kind) else kind)
     if pa.types.is_null(kind):
         return ""
     if is_text(kind):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from dpscale.base.arrow import is_text, pa, pc
+from dpscale.base.arrow import as_text, is_text, pa, pc
 from dpscale.base.display import display_path, nearest
 from dpscale.base.errors import DataError, DomainError
 from dpscale.domain import Domain
@@ -78,7 +78,7 @@ class ColumnSummary:
 
     def add(self, column: pa.Array) -> None:
         """Add the values of a batch."""
-        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        column = as_text(column.dictionary_decode() if pa.types.is_dictionary(column.type) else column)
         self.dates = [date for date in self.dates if date.add(column)]
         self._add_distinct(column)
         parsed = numbers(column)

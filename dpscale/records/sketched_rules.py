@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import is_text, pa, types
+from dpscale.base.arrow import as_text, is_text, pa, types
 from dpscale.base.errors import DataError
 from dpscale.base.expressions import spelled_name
 from dpscale.base.numerics import Flags, Floats, Integers
@@ -74,7 +74,7 @@ class RuleSummary:
         `at` is the number of the column. `above` states which orders a batch has contradicted, so a column of mixed
         kinds is marked as above every other one and the reverse.
         """
-        column = column.dictionary_decode() if types.is_dictionary(column.type) else column
+        column = as_text(column.dictionary_decode() if types.is_dictionary(column.type) else column)
         missing = np.full(len(column), np.nan)
         try:
             dates = days(column) if is_text(column.type) or types.is_temporal(column.type) else None

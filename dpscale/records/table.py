@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from dpscale.base.arrow import pa, pc, types
+from dpscale.base.arrow import as_text, pa, pc, text_kind, types
 from dpscale.base.display import display_path, type_of_value
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
@@ -496,7 +496,9 @@ class Partition:
         with reading(self.path, self.dialect.format):
             source = self.source()
             distinct = [name for name in source.names if source.names.count(name) == 1]
-            return {name: str(plain_kind(source.kind(name))) if self.format.typed else "" for name in distinct}
+            return {
+                name: str(text_kind(plain_kind(source.kind(name)))) if self.format.typed else "" for name in distinct
+            }
 
     def row_bound(self) -> int:
         """Return an upper estimate of the file's rows: the number in its footer, or one derived from its size."""
@@ -579,7 +581,7 @@ class Partition:
 
     def _check_same(self, name: str, given: str | None, column: Any) -> None:
         """Raise DataError if a column of the file has other values than its folder's name."""
-        if not all(same_value(value, given) for value in pc.unique(plain(column)).to_pylist()):
+        if not all(same_value(value, given) for value in pc.unique(as_text(plain(column))).to_pylist()):
             raise DataError(f"data column {name!r}", f"other values in {self.path} than in the name of its folder",
                             "the same value in both", "correct the folder or the column, or rename one")  # fmt: skip
 
@@ -767,9 +769,10 @@ class Table:
                 raise missing_column(name, first.path, there, first.dialect.format)
 
     def types(self) -> dict[str, str]:
-        """Return names and types of the domain's attributes and formats in the first file, in its order.
+        """Return names and types of the domain's attributes, formats and numbers in the first file.
 
-        Attributes derived from another column are last and have the type "".
+        Attributes and formats have the order of the file. Attributes that are derived from another column follow, with
+        the type "", and numbers are last.
 
         Returns
         -------
@@ -794,7 +797,8 @@ class Table:
         }
 
         names = {*self.domain.names, *(one.name for one in self.domain.formats)}
-        return {name: kind for name, kind in present.items() if name in names} | made
+        numbers = {one.name: present[one.name] for one in self.domain.numbers if one.name in present}
+        return {name: kind for name, kind in present.items() if name in names} | made | numbers
 
     def split(self) -> Table:
         """Return the table with large files split into partitions of about SPLIT_ROWS rows.
@@ -860,7 +864,9 @@ def missing_column(name: str, path: str, present: Sequence[str] = (), named: str
 
     It names only columns of the domain, because a file without a header has a record in its first line.
     """
-    has = f"of the domain's it has {', '.join(present)}" if present else "see whether it has a header"
+    headed = (kind := format_of(path, named)) is None or not kind.typed
+    has = "see whether it has a header" if headed else "see how the column is named, in the same case"
+    has = f"of the domain's it has {', '.join(present)}" if present else has
     if not present and (mark := other_delimiter(path, named)):
         has = f'its fields seem set apart by {mark!r}: set delimiter = "{mark}" in [data]'.replace("\t", "\\t")
     return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", has)

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpscale.base.arrow import is_text, pa, pc, types
+from dpscale.base.arrow import as_text, is_text, pa, pc, text_kind, types
 from dpscale.base.display import nearest
 from dpscale.base.errors import DataError
 from dpscale.base.expressions import INSTEAD, SIGNS, ExpressionReader, Literal, kind_of, spelled, spelled_name
@@ -159,7 +159,8 @@ def _matches_name(condition: Condition, name: str | None) -> bool:
 def check_column(condition: Condition, present: Iterable[str], known: Iterable[str]) -> None:
     """Raise DataError if the column is absent; the error may name only the columns in `known`."""
     if (name := condition.column) not in set(present):
-        raise DataError(FIELD, f"no column {name!r}", "columns of the data", nearest(name, known))
+        remedy = nearest(name, known).replace("there are:", "those of the domain file are")
+        raise DataError(FIELD, f"no column {name!r}", "columns of the data, in the same case", remedy)
 
 
 def check_type(condition: Condition, kind: pa.DataType) -> None:
@@ -168,7 +169,7 @@ def check_type(condition: Condition, kind: pa.DataType) -> None:
     Texts are compared with any kind of condition, because they may contain numbers and dates. A column of nulls matches
     nothing and fits every condition.
     """
-    kind = kind.value_type if types.is_dictionary(kind) else kind
+    kind = text_kind(kind.value_type if types.is_dictionary(kind) else kind)
     moments = types.is_date(kind) or types.is_timestamp(kind)
     counted = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
     fits = {"number": counted or is_text(kind), "text": is_text(kind), "date": moments or is_text(kind)}
@@ -187,6 +188,7 @@ def matching(condition: Condition, column: pa.Array) -> Flags:
         return np.zeros(len(column), dtype=bool)
 
     check_type(condition, column.type)
+    column = as_text(column)
     if not pa.types.is_dictionary(column.type) and (is_text(column.type) or pa.types.is_decimal(column.type)):
         column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):

@@ -16,14 +16,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from dpscale.base.arrow import is_bytes
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, ReportError, TransientError
-from dpscale.contributions.unit_ids import RULE
+from dpscale.contributions.unit_ids import BEFORE_BYTES, RULE
+from dpscale.domain import Domain
 from dpscale.engine.schedulers import Engine, Progress, resolve, silent
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.privacy.secret import destroy_secret
 from dpscale.records.frames import FRAME
+from dpscale.records.table import Table
 from dpscale.runs.charge import (
     ALLOCATION,
     SEARCHES,
@@ -118,10 +122,23 @@ def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None 
 def _check_id_rule(run: Run) -> None:
     """Raise JobError if the run began under another rule for the ids of units or keys, which bounds other rows."""
     uses_ids = bool(run.job.link) or any(one.key or one.privacy_unit for one in run.job.tables.values())
-    if uses_ids and run.manifest.get("ids") != RULE:
+    rule = run.manifest.get("ids")
+    if uses_ids and rule != RULE and not (rule == BEFORE_BYTES and not _has_ids_of_bytes(run.job)):
         raise JobError("run directory", f"{run.path} began under an earlier rule for ids of units and keys",
                        "a run of this version", "resume it with the version of dpscale that its manifest.json names, or"
                        " end it")  # fmt: skip
+
+
+def _has_ids_of_bytes(job: Job) -> bool:
+    """Return whether ids or keys of a job are bytes, by the first file of each table; frames had no such column."""
+    domain = Domain({"ids": 2})  # no attribute is read
+    for files, columns in job.id_columns:
+        if not columns or (not isinstance(files, str) and files.path == FRAME):
+            continue
+        table = Table.open(files, domain) if isinstance(files, str) else files.origin.table(files.path, domain)
+        if any(is_bytes(kind) for kind in table.partitions[0].kinds(columns).values()):
+            return True
+    return False
 
 
 def _perform(stage: Stage, run: Run, engine: Engine) -> None:
@@ -288,7 +305,7 @@ def check_frame(run: TablePart, client: Client | None = None, scheduler: str | N
         return
 
     comparable = bool(tag and recorded and tag["key"] == recorded["key"])
-    got = f"a frame whose records differ from those measured on {_date(run)}"
+    got = f"a frame whose records, or their order, differ from those measured on {_date(run)}"
     if not comparable:
         problem = _comparison_problem(run, tag)
         got = f"a frame that cannot be compared with the one measured on {_date(run)}: {problem}"

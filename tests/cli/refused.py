@@ -131,7 +131,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     ("delta of zero", "table", {"privacy.delta": 0.0}),
     ("delta above 1", "table", {"privacy.delta": 1.5}),
     ("negative epsilon", "table", {"privacy.epsilon": -1.0}),
-    ("epsilon as a text", "table", {"privacy.epsilon": "1"}),
+    ("epsilon as a text", "table", {"privacy.epsilon": "0.1"}),
     ("weak privacy", "table", {"privacy.epsilon": 30.0}),
     ("two budgets", "table", {"privacy.rho": 0.1}),
     ("no budget", "table", {"privacy.epsilon": REMOVED}),

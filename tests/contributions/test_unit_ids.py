@@ -24,18 +24,22 @@ from dpscale.base.arrow import buffers_of, is_text
 from dpscale.contributions import few_rows
 from dpscale.contributions.unit_hashes import plain_words
 from dpscale.contributions.unit_ids import (
+    BYTES as BYTE_IDS,
     KEY_WORDS,
     KEYS,
+    TEXTS as TEXT_IDS,
     canonical_number,
     identities,
     number_words,
     one_family,
+    one_family_of_keys,
     tidy_text,
     tidy_texts,
 )
 from dpscale.engine.contribution_bounds import rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
 from dpscale.engine.schedulers import LocalEngine
+from dpscale.records.column_values import plain
 
 DAY = datetime.datetime(2020, 1, 1)
 LONG_AGO, FAR = datetime.date(1, 1, 1), datetime.date(9999, 12, 31)
@@ -225,6 +229,32 @@ def test_invalid_utf8_is_an_id():
     assert len(set(unit_words(bad))) == 2
 
 
+BYTES = [b"", None, *(b"id" + bytes([last]) for last in range(256)), b"07", b"7", b"\xff5", b" \xff5", "é".encode(),
+         "e\u0301".encode(), b"\x00\x00\x00\x0a"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.binary())])
+def test_ids_of_bytes_are_compared_byte_by_byte(kind):
+    """Planted: read as texts, ids that differ in blanks, control bytes or zeros are one."""
+    column = pa.array(BYTES, pa.binary())
+    found = identities(column.cast(kind), "u")
+    assert found.missing.tolist() == [True, True] + [False] * (len(BYTES) - 2)
+    assert len(np.unique(found.words[2:], axis=0)) == len(BYTES) - 2
+    assert identities(column, "u").words.tolist() == found.words.tolist()
+    assert len(np.unique(identities(column, "u", "text").words[2:], axis=0)) < 240
+
+
+def test_bytes_and_texts_are_compared_only_under_a_stated_rule(tmp_path):
+    columns = [pa.array([b"a", b"b"], pa.binary(1)), pa.array(["a", "b"])]
+    write_files(tmp_path, columns)
+    with pytest.raises(dp.DataError, match=r"'u': bytes in one file, texts in another; .* set unit_type = \"text\""):
+        survey(tmp_path)
+    with pytest.raises(dp.DataError, match="bytes in one file, texts in another"):
+        one_family_of_keys([BYTE_IDS, TEXT_IDS], "u")
+    stored, texts = (identities(plain(column), "u", "text").words.tolist() for column in columns)
+    assert stored == texts
+
+
 def test_null_column_has_no_id():
     assert identities(pa.nulls(2), "u").missing.all()
 
@@ -336,6 +366,13 @@ def estimate_row_count(place, **data):
     }  # fmt: skip
     release = dp.run(job, place / "run")
     return float(release.marginal(("a",)).sum())
+
+
+def test_run_counts_each_unit_of_bytes_once(tmp_path):
+    """All 4,096 ids of twelve bits, of which sixteenths end with a blank or a control byte."""
+    ids = [b"\xa0" + number.to_bytes(2, "big") for number in range(4096)]
+    write_files(tmp_path / "data", [pa.array(ids, pa.binary(3)), pa.array(ids, pa.binary())])
+    assert abs(estimate_row_count(tmp_path) - 4096) < 60
 
 
 @pytest.mark.parametrize("name", ["numbers", "days", "csv"])

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tomli_w
 
@@ -195,3 +197,27 @@ def test_sums_of_flights_in_rows_are_nearer_to_the_estimates_than_their_noise(tm
             assert np.sqrt((apart**2).mean()) < (1.0 if name == "dep_delay" else 10)  # distances fit the rows' bins
     assert abs(rows["dep_delay"].isna().mean() - flights["dep_delay"].isna().mean()) < 1e-3
     assert (rows["miles"] == rows["distance"]).mean() > 0.99
+
+
+@pytest.mark.parametrize("types", ["own", "input"])
+def test_numbers_of_rows_have_the_types_of_the_input_if_stated(tmp_path, types):
+    """Without `types`, and without a type in the file, whole numbers have 64 bits and others are real."""
+    kinds = {"i": pa.int16(), "d": pa.decimal128(8, 2), "f": pa.float32(), "t": pa.string(), "a": pa.int8()}
+    steps = {"i": 1, "d": 0.25, "f": 0.25, "t": 0.25}
+    values = np.arange(400) % 40
+    table = {name: pa.array(values * steps[name]).cast(kinds[name], safe=False) for name in steps}
+    pq.write_table(pa.table(table | {"a": pa.array(values % 2, pa.int8())}), tmp_path / "data.parquet")
+    domain = {"attributes": {"a": {"kind": "coded", "size": 2}},
+              "numbers": {name: {"low": 0, "high": 40, "step": step} for name, step in steps.items()}}  # fmt: skip
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
+    job = {
+        "data": {"path": str(tmp_path / "data.parquet"), "domain": str(tmp_path / "domain.toml")},
+        "privacy": {"epsilon": 5, "dataset": "d", "ledger": str(tmp_path / "ledger.sqlite")},
+        "workload": [{"family": "mean", "of": name, "attributes": [["a"]]} for name in steps],
+        "synthesize": {"rows": 200, "types": types},
+    }
+    release = dp.run(job, tmp_path / "run")
+    schema = pq.read_schema(next(release.path.glob("synthetic/part-*.parquet")))
+    own = {"i": pa.int64(), "d": pa.float64(), "f": pa.float64(), "t": pa.float64(), "a": pa.int64()}
+    assert dict(zip(schema.names, schema.types, strict=True)) == (kinds if types == "input" else own)
+    assert schema.names[0] == "a"

@@ -194,7 +194,7 @@ def test_other_frame_does_not_reuse_answers(tmp_path):
     first = dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     again = dp.run(make_job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
     assert again.manifest["release"] == first.manifest["release"]
-    with pytest.raises(dp.DataError, match="a frame whose records differ from those measured") as caught:
+    with pytest.raises(dp.DataError, match="a frame whose records, or their order, differ from those") as caught:
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame().head(10))
     assert f"Release.open({str(tmp_path / 'run')!r})" in str(caught.value)
     assert "fresh=True" in str(caught.value)

@@ -7,9 +7,24 @@ import pytest
 import dpscale as dp
 from dpscale.runs.opening import begin_run, open_run, read_job
 from tests.running import run_stages
-from tests.runs.small import table, write_job, write_table
+from tests.runs.small import ROWS, table, write_job, write_table
 
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 2}
+
+
+def test_only_ids_of_bytes_have_another_rule_than_before(tmp_path):
+    for kind, ids in (("text", ["a", "b"]), ("bytes", [b"a", b"b"])):
+        place = tmp_path / kind
+        write_table(place / "data", table().assign(id=[ids[row % 2] for row in range(ROWS)]))
+        data = UNIT | {"privacy_unit": "id", "max_rows_per_unit": 2}
+        run_stages(begin_run(read_job(write_job(place, data=data)), place / "run"), only="plan")
+        manifest = place / "run/manifest.json"
+        manifest.write_text(manifest.read_text().replace('"ids": "3"', '"ids": "2"'))
+        if kind == "text":
+            run_stages(open_run(place / "run"), only="measure")
+        else:
+            with pytest.raises(dp.JobError, match="began under an earlier rule for ids"):
+                run_stages(open_run(place / "run"), only="measure")
 
 
 @pytest.mark.parametrize("unit", [True, False])
