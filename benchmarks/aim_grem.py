@@ -45,14 +45,13 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations, product
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import base
 import numpy as np
-from adaptive import DATA, cost_of, measure_plan, released_answers, run_adaptive
-from base import Names, Table, load_table
+from adaptive import cost_of, measure_plan, released_answers, run_adaptive
+from base import DATA, ROOT, Names, Table, load_table
 from graphical import run_mechanism
 
 from dpscale.base.numerics import one_thread
@@ -66,7 +65,6 @@ from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.workload import residual as grem
 from dpscale.workload.residual import LazyMarginals, Residuals, decompose, every_cell, reconstruct, subsets
 
-ROOT = Path(__file__).parents[1]
 TABLES, EPSILONS, SEEDS, TIMED = ("adult", "acs", "loans"), (0.1, 1.0, 10.0), 2, 12
 LOAN_ROWS, LOAN_SEED = 42_535, 0
 MEGABYTE = (1 << 20) // 8  # cells
@@ -546,7 +544,7 @@ def saved_models() -> Figures:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = base.command_parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=(*PARTS, "models"), default=PARTS)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--processes", type=int, default=2)

@@ -1,21 +1,31 @@
-"""Saved benchmark results: `results/NAME.json`, one file per benchmark, from which docs/benchmarks.md is generated.
+"""What benchmarks share: saved results, commands, processes, and tables.
 
-A file has `run`, the time and place of the measurement, and `figures` by name. A run replaces the whole file, so that
-all figures of a file are from one run; a run that lacks a figure of the file is not saved.
+Results are in `results/NAME.json`, one file per benchmark, from which docs/benchmarks.md is generated. A file has
+`run`, the time and place of the measurement, and `figures` by name. A run replaces the whole file, so that all figures
+of a file are from one run; a run that lacks a figure of the file is not saved.
+
+Nothing here imports dpscale or another large package at its top: processes whose memory is measured import this module,
+and so do processes with an earlier dpscale or with another package only.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
+import inspect
+import io
 import json
 import math
 import os
 import platform
+import resource
+import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -26,7 +36,28 @@ from typing import Any
 import numpy as np
 
 FOLDER = Path(__file__).with_name("results")
+ROOT = Path(__file__).parents[1]
+BASELINE = "2741c547"  # the earlier commit beside which several benchmarks run
 DIGITS = 6
+
+
+def command_parser(text: str | None) -> argparse.ArgumentParser:
+    """Return a parser that prints a text with its line breaks."""
+    return argparse.ArgumentParser(description=inspect.cleandoc(text or ""),
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+
+
+def run_command(commands: Mapping[str, Callable[[], object]], text: str | None) -> None:
+    """Call the command that the first argument names; print a text and the commands without one."""
+    given = sys.argv[1] if len(sys.argv) > 1 else ""
+    if given in commands:
+        sys.argv[:2] = [f"{sys.argv[0]} {given}"]
+        commands[given]()
+        return
+    usage = f"{inspect.cleandoc(text or '')}\n\ncommands: {', '.join(commands)}; each has --help"
+    if given not in ("-h", "--help"):
+        raise SystemExit(usage)
+    print(usage)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -47,14 +78,42 @@ def save(name: str, figures: Mapping[str, float | str]) -> None:
     print(f"saved in {path.parent.name}/{path.name}; python benchmarks/tables.py puts it into docs/benchmarks.md")
 
 
-def run_separately(script: str, what: object) -> dict[str, float]:
-    """Return the JSON that a script prints for `--one`, in a new process without stored solutions."""
-    command = [sys.executable, script, "--one", json.dumps(what)]
+def run_separately(script: str, what: object, *command: str) -> dict[str, float]:
+    """Return the JSON that a command of a script prints for `--one`, in a new process without stored solutions."""
+    command = (sys.executable, script, *command, "--one", json.dumps(what))
     nothing = os.environ | {"DPSCALE_STORE": "off"}
     found: dict[str, float] = json.loads(
         subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=nothing).stdout
     )
     return found
+
+
+def children_seconds() -> float:
+    """Return user and system seconds of all child processes that have ended."""
+    times = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return times.ru_utime + times.ru_stime
+
+
+def all_seconds() -> float:
+    """Return user and system seconds of this process and of all child processes that have ended."""
+    times = resource.getrusage(resource.RUSAGE_SELF)
+    return times.ru_utime + times.ru_stime + children_seconds()
+
+
+def unpack(commit: str, place: Path) -> Path:
+    """Unpack the package of a commit and return the folder that contains it."""
+    packed = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "dpscale"], capture_output=True, check=False)
+    if packed.returncode:
+        sys.exit(f"commit {commit} is not in this repository; the baseline needs a clone with its whole history")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def describe_run() -> str:
@@ -100,7 +159,6 @@ def times(found: Mapping[str, float], key: str) -> str:
     return ratio(found[key]) if ", time" in key else fine(found[key])
 
 
-HERE = Path(__file__).resolve()
 EFFICIENCY = 0.85
 Stream = list[dict[str, Any]]
 
@@ -108,7 +166,7 @@ Stream = list[dict[str, Any]]
 def generate_table(place: Path, name: str, rows: int, attributes: int, sizes: str, files: int) -> Path:
     """Generate a table and return its folder."""
     options = ["--rows", rows, "--attributes", attributes, "--sizes", sizes, "--files", files]
-    command = [sys.executable, HERE.parent.parent / "data" / "generate.py", place / name, *options]
+    command = [sys.executable, ROOT.resolve() / "data" / "generate.py", place / name, *options]
     subprocess.run([str(part) for part in command], check=True)
     return place / name
 
@@ -307,6 +365,30 @@ def load_table(name: str, data: Path = DATA) -> Table | None:
     if not folder.exists():
         return None
     return load_acs(folder) if name == "acs" else load_coded(name, folder)
+
+
+def load_tables(names: Sequence[str], data: Path) -> Iterator[Table]:
+    """Yield the tables whose files are there."""
+    for name in names:
+        table = load_table(name, data)
+        if table is None:
+            print(f"{name}: its folder is not in {data}: real data does not travel with dpscale; give --data")
+        else:
+            yield table
+
+
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for tables, ε and seeds."""
+    parser.add_argument(
+        "--tables",
+        nargs="+",
+        default=["adult", "acs", "salary", "titanic"],
+        choices=("all", *KEPT, *LINKED),
+    )
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--data", type=Path, default=DATA)
 
 
 def write_generated(shape: str, seed: int = 0) -> Table:

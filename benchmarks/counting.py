@@ -1,10 +1,9 @@
-"""Counting of all k-way marginals from Parquet: dpscale against alternatives, in one run on the same files.
+"""Counting and reading of Parquet, against other tools on the same files.
 
-Every contender runs in its own process, on the same cores, twice (the first run warms caches), and is monitored from
-outside. Slow ones count a sample of rows or sets, and their times are scaled; they are marked with ~. The last lines
-are the limits of the machine: reading every code once from memory, and one increment per row and set in a small table.
+    python benchmarks/counting.py marginals    counting of all k-way marginals
+    python benchmarks/counting.py reading      reading: rows to cell numbers
 
-    python benchmarks/counting.py [--rows 10000000] [--only mixed|four|binary|acs|memory|scaling] [--save]
+A contender imports its modules in functions, since the memory of its process is measured.
 """
 
 from __future__ import annotations
@@ -25,22 +24,153 @@ from typing import Any
 import base
 import numpy as np
 import psutil
-from counting_peers import PEERS, Result
+from base import generate_table
 
-HERE = Path(__file__).resolve()
-DEGREE = 3
+SAMPLE_SETS, SAMPLE_ROWS, CHUNK = 24, 1 << 20, 1 << 14
+Result = dict[str, float]
+Sample = tuple[dict[tuple[str, ...], tuple[int, ...]], dict[str, np.ndarray], float]
+
+
+def read_sample(place: Path, sets: Sequence[tuple[str, ...]]) -> Sample:
+    """Return the shapes of the sets, the columns of some rows, and the number of all rows over those."""
+    import pyarrow.parquet as pq
+
+    import dpscale as dp
+
+    domain = dp.Domain.read(place / "domain.toml")
+    rows = sum(pq.read_metadata(path).num_rows for path in (place / "table").glob("*.parquet"))
+    part = next(pq.ParquetFile(place / "table" / "part-00000.parquet").iter_batches(SAMPLE_ROWS))
+    columns = {name: part[name].to_numpy() for name in domain.names}
+    return {names: domain.shape(names) for names in sets}, columns, rows / len(part)
+
+
+def bincount(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """Count with numpy.bincount in a loop over the sets, on a sample of the rows in memory."""
+    shapes, columns, scale = read_sample(place, sets)
+    begin = time.perf_counter()
+    for names, shape in shapes.items():
+        joint = np.ravel_multi_index([columns[name] for name in names], shape)
+        np.bincount(joint, minlength=int(np.prod(shape)))
+    return {"asked": time.perf_counter() - begin, "scale": scale}
+
+
+def chunks(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """Count with numpy.bincount in chunks of rows that fit the cache, with small integers, on the same sample."""
+    shapes, columns, scale = read_sample(place, sets)
+    columns = {name: values.astype(np.int32) for name, values in columns.items()}
+    begin = time.perf_counter()
+    for names, shape in shapes.items():
+        first, *others = names
+        total = np.zeros(int(np.prod(shape)), np.int64)
+        for start in range(0, len(columns[first]), CHUNK):
+            joint = columns[first][start : start + CHUNK]
+            for name, size in zip(others, shape[1:], strict=True):
+                joint = joint * np.int32(size) + columns[name][start : start + CHUNK]
+            total += np.bincount(joint, minlength=len(total))
+    return {"asked": time.perf_counter() - begin, "scale": scale}
+
+
+def loop(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """Count with a loop of three lines that Numba compiles, on the same sample."""
+    from numba import njit
+
+    @njit(nogil=True)  # type: ignore[misc]
+    def count(a: Any, b: Any, c: Any, counts: Any) -> None:
+        for row in range(len(a)):
+            counts[a[row], b[row], c[row]] += 1
+
+    shapes, columns, scale = read_sample(place, sets)
+    columns = {name: values.astype(np.uint8) for name, values in columns.items()}
+    counts = {names: np.zeros(shape, np.int32) for names, shape in shapes.items()}
+    count(*(columns[name][:1] for name in sets[0]), counts[sets[0]].copy())
+    begin = time.perf_counter()
+    for names in sets:
+        count(*(columns[name] for name in names), counts[names])
+    return {"asked": time.perf_counter() - begin, "scale": scale}
+
+
+def pyarrow_group_by(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """Count with a group_by for each set over a table in memory, on a sample of the sets."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pa.set_cpu_count(cores)
+    table = pq.read_table(place / "table").combine_chunks()
+    return time_sets(sets, lambda names: table.group_by(names).aggregate([([], "count_all")]))
+
+
+def duckdb(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """Count with a GROUP BY for each set over a table in memory, on a sample of the sets."""
+    import duckdb
+
+    base = duckdb.connect()
+    base.execute(f"SET threads = {cores}")
+    base.execute(f"CREATE TABLE t AS SELECT * FROM '{place / 'table'}/*.parquet'")
+    return time_sets(sets, lambda names: base.execute(
+        f"SELECT {', '.join(names)}, count(*) FROM t GROUP BY {', '.join(names)}").fetchnumpy())  # fmt: skip
+
+
+def grouping_sets(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """Count with one query of DuckDB with GROUPING SETS over a table in memory, on a sample of the sets."""
+    import duckdb
+
+    base = duckdb.connect()
+    base.execute(f"SET threads = {cores}")
+    base.execute(f"CREATE TABLE t AS SELECT * FROM '{place / 'table'}/*.parquet'")
+    some = sets[:: max(len(sets) // SAMPLE_SETS, 1)][:SAMPLE_SETS]
+    names = ", ".join(sorted({name for one in some for name in one}))
+    groups = ", ".join(f"({', '.join(one)})" for one in some)
+    begin = time.perf_counter()
+    base.execute(f"SELECT {names}, count(*) FROM t GROUP BY GROUPING SETS ({groups})").fetchnumpy()
+    return {"asked": time.perf_counter() - begin, "scale": len(sets) / len(some)}
+
+
+def polars(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """Count with a group_by for each set over a frame in memory, on a sample of the sets."""
+    os.environ["POLARS_MAX_THREADS"] = str(cores)
+    import polars
+
+    frame = polars.read_parquet(place / "table" / "*.parquet")
+    return time_sets(sets, lambda names: frame.group_by(names).len())
+
+
+def dask_groupby(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """Count a few sets with groupby of dask.dataframe, computed together."""
+    import dask
+    import dask.dataframe as dd
+
+    some = sets[:: max(len(sets) // 8, 1)][:8]
+    frame = dd.read_parquet(place / "table")
+    counts = [frame.groupby(list(names)).size() for names in some]
+    dask.compute(*counts, scheduler="threads", num_workers=cores)
+    return {"scale": len(sets) / len(some)}
+
+
+def time_sets(sets: Sequence[tuple[str, ...]], ask: Callable[[tuple[str, ...]], Any]) -> Result:
+    some = sets[:: max(len(sets) // SAMPLE_SETS, 1)][:SAMPLE_SETS]
+    begin = time.perf_counter()
+    for names in some:
+        ask(names)
+    return {"asked": time.perf_counter() - begin, "scale": len(sets) / len(some)}
+
+
+PEERS: dict[str, Callable[..., Result]] = {
+    "bincount": bincount,
+    "chunks": chunks,
+    "loop": loop,
+    "duckdb": duckdb,
+    "grouping_sets": grouping_sets,
+    "pyarrow": pyarrow_group_by,
+    "polars": polars,
+    "dask_groupby": dask_groupby,
+}
+
+
+DEGREE, FILES = 3, 16
 REPEATED = ("dpscale", "bincount", "chunks", "loop")
 TABLES = {"mixed": "2,4,10,50", "four": "4", "binary": "2"}
 ACS = ("acs", 378_817, 66, "2,3,4,5,7")
 MEMORY = ("memory", 1_000_000, 40, "40")
-
-
-def generate_table(place: Path, name: str, rows: int, attributes: int, sizes: str) -> Path:
-    """Generate a table and return its folder."""
-    options = ["--rows", rows, "--attributes", attributes, "--sizes", sizes, "--files", 16]
-    command = [sys.executable, HERE.parent.parent / "data" / "generate.py", place / name, *options]
-    subprocess.run([str(part) for part in command], check=True)
-    return place / name
 
 
 def dpscale(place: Path, cores: int, sets: Sequence[tuple[str, ...]], memory: int = 4 << 30) -> Result:
@@ -81,8 +211,8 @@ def run_contender(name: str, place: Path, cores: int, repeats: int, memory: int)
 
 def run_monitored(name: str, place: Path, cores: int = 1, repeats: int = 2, memory: int = 4 << 30) -> Result:
     """Run a contender in a process; return its figures and its peak memory as seen from outside."""
-    command = [sys.executable, HERE, "--child", name, "--place", place, "--cores", cores, "--repeats", repeats,
-               "--memory", memory]  # fmt: skip
+    command = [sys.executable, __file__, "marginals", "--child", name, "--place", place, "--cores", cores,
+               "--repeats", repeats, "--memory", memory]  # fmt: skip
     process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
     peak = [0]
     watcher = threading.Thread(target=_monitor_memory, args=(process, peak))
@@ -124,7 +254,7 @@ def per_count(found: Result, rows: int, cores: int = 1) -> float:
     return found["wall"] * found["scale"] * cores / rows / found["sets"] * 1e9
 
 
-def race(place: Path, title: str, names: Sequence[str]) -> Result:
+def race_contenders(place: Path, title: str, names: Sequence[str]) -> Result:
     """Print the table; return our nanoseconds per row and set, and the ratios of the others to it."""
     rows, size = table_size(place)
     every = {name: run_monitored(name, place, repeats=2 if name in REPEATED else 1) for name in names}
@@ -210,8 +340,17 @@ def print_memory(place: Path) -> None:
               f"{found['wall']:.1f} s, peak {found['peak']:.2f} GiB, {found['peak'] / gib:.2f} of it")  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def print_marginals() -> None:
+    """Counting of all k-way marginals from Parquet: dpscale against alternatives, in one run on the same files.
+
+    Every contender runs in its own process, on the same cores, twice (the first run warms caches), and is monitored
+    from outside. Slow ones count a sample of rows or sets, and their times are scaled; they are marked with ~. The last
+    lines are the limits of the machine: reading every code once from memory, and one increment per row and set in a
+    small table.
+
+        python benchmarks/counting.py marginals [--rows 10000000] [--only mixed|four|binary|acs|memory|scaling] [--save]
+    """
+    parser = base.command_parser(print_marginals.__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000, help="100000000 for the full figures")
     parser.add_argument("--only", choices=[*TABLES, "acs", "memory", "scaling"])
     parser.add_argument("--peers", default=",".join(CONTENDERS))
@@ -226,26 +365,236 @@ def main() -> None:
         return
     wanted = [given.only] if given.only else [*TABLES, "acs", "scaling", "memory"]
     with tempfile.TemporaryDirectory(dir=given.place) as folder:
-        found = run(Path(folder), wanted, given.rows, given.peers.split(","))
+        found = run_counting(Path(folder), wanted, given.rows, given.peers.split(","))
     if given.save:
         base.save("counting", found)
 
 
-def run(place: Path, wanted: Sequence[str], rows: int, peers: Sequence[str]) -> Result:
+def run_counting(place: Path, wanted: Sequence[str], rows: int, peers: Sequence[str]) -> Result:
     """Run the selected parts and return the figures of the mixed table."""
     found: dict[str, Result] = {}
     for name, sizes in TABLES.items():
         if name in wanted:
-            made = generate_table(place, name, rows, 20, sizes)
-            found[name] = race(made, f"sizes {sizes}", peers if name == "mixed" else peers[:2])
+            made = generate_table(place, name, rows, 20, sizes, FILES)
+            found[name] = race_contenders(made, f"sizes {sizes}", peers if name == "mixed" else peers[:2])
     if "scaling" in wanted:
-        print_scaling(generate_table(place, "scaling", rows, 20, TABLES["mixed"]), "scaling, mixed sizes")
+        print_scaling(generate_table(place, "scaling", rows, 20, TABLES["mixed"], FILES), "scaling, mixed sizes")
     if "acs" in wanted:
-        print_acs(generate_table(place, *ACS))
+        print_acs(generate_table(place, *ACS, FILES))
     if "memory" in wanted:
-        print_memory(generate_table(place, *MEMORY))
+        print_memory(generate_table(place, *MEMORY, FILES))
     return found.get("mixed", {})
 
 
+SIZES = [2, 4, 10, 50] * 5
+NAMES = [f"x{index:02d}" for index in range(len(SIZES))]
+SMALL_ROWS, REGIONS = 300, 6
+KINDS = {
+    "numbers, snappy": ("int64", "snappy", 0.0),
+    "numbers, zstd": ("int64", "zstd", 0.0),
+    "texts, snappy": ("text", "snappy", 0.0),
+    "texts, zstd": ("text", "zstd", 0.0),
+    "numbers, 5 % nulls": ("int64", "snappy", 0.05),
+    "small numbers, snappy": ("uint8", "snappy", 0.0),
+}
+READING_AIMS = {"row": 35.0, "file": 0.3}
+Figures = dict[str, float]
+
+
+def write_columns(path: Path, kind: str, codec: str, nulls: float, rows: int, seed: int = 0) -> None:
+    """Write a file of uniformly drawn rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    random, columns = np.random.default_rng(seed), {}
+    for name, size in zip(NAMES, SIZES, strict=True):
+        cells = random.integers(0, size, rows)
+        drawn = np.array([f"value {v}" for v in range(size)])[cells] if kind == "text" else cells.astype(kind)
+        columns[name] = pa.array(drawn, mask=random.random(rows) < nulls if nulls else None)
+    pq.write_table(pa.table(columns), path, compression=codec)
+
+
+def make_domain(kind: str) -> Any:
+    import dpscale as dp
+
+    if kind != "text":
+        each = {
+            name: {"kind": "coded", "size": size, "nulls": "category"} for name, size in zip(NAMES, SIZES, strict=True)
+        }
+    else:
+        each = {name: {"kind": "categories", "values": [f"value {v}" for v in range(size)]}
+                for name, size in zip(NAMES, SIZES, strict=True)}  # fmt: skip
+    return dp.Domain.from_dict({"attributes": each})
+
+
+def readers(place: Path, kind: str) -> dict[str, Callable[[], object]]:
+    """Return the readers, each of which reads all files of a folder once."""
+    import duckdb
+    import polars
+    import pyarrow.parquet as pq
+
+    from dpscale.counting.count import encode_batch, encoded
+    from dpscale.records.files import batch_rows
+    from dpscale.records.table import Table
+
+    domain, base = make_domain(kind), duckdb.connect()
+    base.execute("SET threads = 1")
+    partitions, what = Table.open(place, domain).split().partitions, "max(length({}))" if kind == "text" else "sum({})"
+    expressions, files = ", ".join(what.format(name) for name in NAMES), sorted(map(str, place.glob("*.parquet")))
+
+    def encode_values() -> None:
+        for part in partitions:
+            for batch in part.batches(NAMES):
+                encode_batch(domain, batch, NAMES)
+
+    def read_values() -> None:
+        for path in files:
+            with pq.ParquetFile(path, memory_map=True, read_dictionary=NAMES if kind == "text" else []) as file:
+                for _ in file.iter_batches(batch_rows(len(NAMES)), use_threads=False):
+                    pass
+
+    return {
+        "dpscale": lambda: [0 for _ in encoded(domain, partitions, NAMES)],
+        "pyarrow, encoded": encode_values,
+        "pyarrow": read_values,
+        "polars": lambda: [polars.read_parquet(path) for path in files],
+        "duckdb": lambda: base.execute(f"SELECT {expressions} FROM '{place}/*.parquet'").fetchall(),
+    }
+
+
+def race_readers(every: dict[str, Callable[[], object]], turns: int) -> Figures:
+    """Return the best CPU seconds of each reader over some turns after a warm-up; the readers run in turns."""
+    took: dict[str, list[float]] = {name: [] for name in every}
+    for _ in range(turns + 1):
+        for name, work in every.items():
+            begin = time.process_time()
+            work()
+            took[name].append(time.process_time() - begin)
+    return {name: min(seconds[1:]) for name, seconds in took.items()}
+
+
+def print_figures(title: str, found: Figures, aim: float, unit: str) -> Figures:
+    text = "  ".join(f"{name} {value:.3g}" for name, value in found.items())
+    print(f"{title:28} {unit}: {text}; {found['dpscale'] / aim:.2f} of the aim", flush=True)
+    return {f"{title}, {name}": value for name, value in found.items()}
+
+
+def print_reading() -> None:
+    """Reading of Parquet: rows to cell numbers, against pyarrow, Polars and DuckDB on the same files, on one core.
+
+    dpscale computes cell numbers by the rules of the domain; the others produce arrays of values (DuckDB: a sum or the
+    longest text of every column, because its rows arrive one by one in Python). All seconds are CPU seconds, the best
+    of several turns. `pyarrow, encoded` is what dpscale does for a column without dictionary: pyarrow's values, each
+    encoded.
+
+    Columns in the names of folders and small row groups are ratios alone.
+
+        python benchmarks/counting.py reading [--rows 2000000] [--files 3000] [--turns 3] [--save]
+    """
+    parser = base.command_parser(print_reading.__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--files", type=int, default=3000)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--save", action="store_true", help="keep the figures in results/")
+    given = parser.parse_args()
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        figures = run_reading(Path(folder).resolve(), given)
+    if given.save:
+        base.save("reading", figures)
+
+
+def run_reading(place: Path, given: argparse.Namespace) -> Figures:
+    """Return all figures: ns per row of 20 columns, ms per small file."""
+    figures: Figures = {}
+    for title, how in KINDS.items():
+        (place / title).mkdir()
+        write_columns(place / title / "x.parquet", *how, given.rows)
+        took = race_readers(readers(place / title, how[0]), given.turns)
+        figures |= print_figures(
+            title, {name: 1e9 * one / given.rows for name, one in took.items()}, READING_AIMS["row"], "ns a row"
+        )
+    (place / "small").mkdir()
+    for number in range(given.files):
+        write_columns(place / "small" / f"{number:04d}.parquet", "uint8", "snappy", 0.0, SMALL_ROWS, number)
+    took = race_readers(readers(place / "small", "uint8"), given.turns)
+    figures |= print_figures(
+        "small files", {name: 1e3 * one / given.files for name, one in took.items()}, READING_AIMS["file"], "ms"
+    )
+    return figures | race_folders(place / "folders", given) | race_groups(place / "groups", given)
+
+
+def race_folders(place: Path, given: argparse.Namespace) -> Figures:
+    """Return the cost of days and regions in folder names over that of the files alone and of pyarrow's data set."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    import dpscale as dp
+
+    for number in range(given.files):
+        day = pd.Timestamp("2023-01-01") + pd.Timedelta(days=number // REGIONS)
+        folder = place / f"day={day:%Y-%m-%d}" / f"region=r{number % REGIONS}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"a": [0, 1, 2]}), folder / "p.parquet")
+    regions = {"kind": "categories", "values": [f"r{number}" for number in range(REGIONS)]}
+    days = {"kind": "date", "by": "month", "low": "2023-01", "high": "2026-12"}
+    plain, placed = dp.Domain(a=3), dp.Domain(a=3, day=days, region=regions)
+    names = ["day", "region", "a"]
+    took = race_readers({
+        "dpscale": lambda: dp.count_marginals(dp.Table.open(place, placed), [tuple(names)]),
+        "the same files without folders": lambda: dp.count_marginals(dp.Table.open(place, plain), [("a",)]),
+        "pyarrow's data set": lambda: ds.dataset(place, partitioning="hive").to_table(columns=names, use_threads=False),
+    }, given.turns)  # fmt: skip
+    return print_ratios(f"{given.files:,} files in folders of day and region", took)
+
+
+def race_groups(place: Path, given: argparse.Namespace) -> Figures:
+    """Return the cost of small row groups over that of pyarrow's values and of the path for large row groups."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import dpscale as dp
+    from dpscale.records import parquet
+
+    place.mkdir()
+    random, names = np.random.default_rng(0), [f"c{number}" for number in range(5)]
+    table = pa.table({name: random.integers(0, 20, given.rows // 4) for name in names})
+    domain = dp.Domain.from_dict({"attributes": {name: {"kind": "coded", "size": 20} for name in names}})
+    small, figures = parquet.SMALL_GROUP, {}
+    for rows in (100, 300, 1000, 3000, 10_000):
+        pq.write_table(table, place / "x.parquet", row_group_size=rows)
+        opened = dp.Table.open(place, domain)
+
+        def count(limit: int, opened: dp.Table = opened) -> None:
+            parquet.SMALL_GROUP = limit
+            dp.count_marginals(opened, [(name,) for name in names])
+
+        def read_values() -> None:
+            with pq.ParquetFile(place / "x.parquet") as file:
+                for _ in file.iter_batches(1 << 18, use_threads=False):
+                    pass
+
+        took = race_readers({"dpscale": lambda: count(small), "without the path of small groups": lambda: count(0),
+                     "pyarrow's values": read_values}, given.turns)  # fmt: skip
+        figures |= print_ratios(f"{len(table) // rows:,} row groups of {rows:,} rows, 5 columns", took)
+    parquet.SMALL_GROUP = small
+    return figures
+
+
+def print_ratios(title: str, took: Figures) -> Figures:
+    """Print the CPU seconds of dpscale over those of its peers and return the ratios."""
+    ratios = {peer: took["dpscale"] / seconds for peer, seconds in took.items() if peer != "dpscale"}
+    print(f"{title}: {', '.join(f'{value:.2f} times {peer}' for peer, value in ratios.items())}", flush=True)
+    return {f"{title}, over {peer}": value for peer, value in ratios.items()}
+
+
+COMMANDS = {
+    "marginals": print_marginals,
+    "reading": print_reading,
+}
+
 if __name__ == "__main__":
-    main()
+    base.run_command(COMMANDS, __doc__)

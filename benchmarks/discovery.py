@@ -26,7 +26,6 @@ Tables of ../shared/data are not part of dpscale.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
@@ -40,9 +39,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import base
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from base import DATA
 
 import dpscale as dp
 from dpscale.discovery.dyadic_tree import EdgePlan, TreeMeasurement, dyadic_bins, found_edges, measure_tree
@@ -50,7 +51,6 @@ from dpscale.discovery.ends import choose_ends
 from dpscale.domain import Domain
 from dpscale.privacy import gdp_mu
 
-DATA = Path(__file__).parents[2] / "shared/data"
 DELTA = 1e-9
 SEARCHED = {
     "adult": ("workclass", "marital-status", "occupation", "relationship", "race", "native-country", "education-num"),
@@ -525,7 +525,7 @@ PARTS = {"threeway": print_threeway, "single": print_single, "bins": print_bins,
          "tails": print_tails, "strings": print_strings, "codes": print_codes}  # fmt: skip
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = base.command_parser(__doc__)
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
     parser.add_argument("--seeds", type=int, default=8)
     given = parser.parse_args()

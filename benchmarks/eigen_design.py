@@ -21,7 +21,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
-from linked_data import DATA
+from base import DATA
 from printed import EIGEN_EXAMPLE_4, EIGEN_FIGURE_3, EIGEN_FIGURE_4, EIGEN_FIGURE_5, EIGEN_OVER_BOUND, EIGEN_TABLE_2
 from scipy import linalg
 

@@ -17,7 +17,6 @@ Publish: error of published tables of 36 cells at every level of a generated tre
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import resource
@@ -29,6 +28,7 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 
+import base
 import numpy as np
 import pandas as pd
 
@@ -39,7 +39,7 @@ from dpscale.domain import Domain, Hierarchy
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 
-DATA = Path(__file__).parents[2] / "shared/data/more"
+DATA = base.DATA / "more"
 OTHERS = {"age": 18, "sex": 2, "race": 6, "housing": 4, "citizen": 2}
 SIZES = (10**4, 10**5, 10**6)
 
@@ -314,7 +314,7 @@ def main() -> None:
     if sys.argv[1:2] == ["one-run"]:
         run_one(*map(int, sys.argv[2:]))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = base.command_parser(__doc__)
     parser.add_argument("parts", nargs="*", default=["plans", "coverage", "runs", "publish"])
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--rows", type=int, default=5_000_000)

@@ -19,13 +19,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
+from base import DATA, ROOT
 
 import dpscale
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Side
 from dpscale.relational.rounding import Cross
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
 MOST, DIRECTORS = 10, 3
 
 
@@ -301,7 +301,7 @@ def _join(frames: dict[str, pd.DataFrame]) -> np.ndarray:
     return frames["ratings"].merge(frames["credits"], on="from")[["to_x", "to_y"]].to_numpy(np.int64)
 
 
-PIPELINES = Path(__file__).parents[1] / "pipelines"
+PIPELINES = ROOT / "pipelines"
 SEED, PERSONS, COPIES = 5, 4000, 0.03
 SIZES = {"one": (6, 4, 2, 8, 5), "two": (5, 3, 7, 4), "three": (6, 4, 3, 5)}
 BOUNDS = {"two": 10, "three": 8}

@@ -10,7 +10,6 @@ all queries with errors as Parquet; the others only count and store the counts i
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -144,8 +143,8 @@ def run_only(name: str, place: Path, repeats: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--adult", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "adult")
+    parser = base.command_parser(__doc__)
+    parser.add_argument("--adult", type=Path, default=base.DATA / "adult")
     parser.add_argument("--save", action="store_true", help="keep the figures in results/")
     parser.add_argument("--only", choices=CONTENDERS)
     parser.add_argument("--place", type=Path)
@@ -217,11 +216,10 @@ def cpu_seconds(place: Path, epsilon: float, errors: str) -> float:
     job = place / f"{errors}.toml"
     job.write_text(JOB.format(epsilon=epsilon, errors=errors))
     command = [sys.executable, "-m", "dpscale", "run", str(job), "--fresh", "--quiet", "--run-dir"]
-    before = os.times()
+    before = base.children_seconds()
     with tempfile.TemporaryDirectory(dir=place) as folder:
         subprocess.run([*command, str(Path(folder) / "run")], check=True, capture_output=True)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return base.children_seconds() - before
 
 
 def compare_jobs(adult: Path) -> dict[str, float]:

@@ -9,12 +9,12 @@ last lines are the cost of one draw at a new variance, with its set-up. Float no
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable
 from fractions import Fraction
 
+import base
 import numpy as np
 
 from dpscale.privacy.noise import discrete_gaussian, discrete_laplace, wide_gaussian
@@ -81,7 +81,7 @@ def new_variance_seconds(sigma: int, count: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = base.command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the draws")
     parser.add_argument("--save", action="store_true", help="keep the figures in results/")
     given = parser.parse_args()
@@ -89,10 +89,10 @@ def main() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     share = 10 if given.quick else 1
     rates = dpscale_rates(10**7 // share) | numpy_rates(10**7 // share) | opendp_rates(200_000 // share)
-    base = rates["dpscale Gaussian, sigma 2^30"]
+    unit = rates["dpscale Gaussian, sigma 2^30"]
     print(f"{'draws per second on one core':<44}{'million/s':>12}{'of dpscale Gaussian 2^30':>28}")
     for name, value in rates.items():
-        print(f"{name:<44}{value / 1e6:>12.3f}{value / base:>28.5f}")
+        print(f"{name:<44}{value / 1e6:>12.3f}{value / unit:>28.5f}")
     for name, scale in SCALES.items():
         print(
             f"one draw at a new variance, sigma {name:<10}{1e3 * new_variance_seconds(scale, 500 // share):>12.3f} ms"
@@ -104,7 +104,7 @@ def main() -> None:
             "numpy": "numpy float normal (not exact)",
             "opendp": "opendp Gaussian on a vector, sigma 2^30",
         }
-        base.save("noise", {label: rates[name] / base for label, name in labels.items()})
+        base.save("noise", {label: rates[name] / unit for label, name in labels.items()})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ rounding to a lattice.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -163,7 +162,7 @@ def run_all(quick: bool, save: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = base.command_parser(__doc__)
     parser.add_argument("paper", choices=[*PAPERS, "all"])
     parser.add_argument("--quick", action="store_true", help="smaller domains and fewer seeds")
     parser.add_argument("--nightly", action="store_true", help="of aim-grem only AIM+PGM in all cells")

@@ -11,10 +11,8 @@ python benchmarks/planning.py weighted_fourier       # joint residuals by FFT, a
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +73,7 @@ ROWS = {
 
 
 def print_small_domains() -> None:
+    base.command_parser(__doc__).parse_args()
     os.environ["DPSCALE_STORE"] = "off"
     heads = ("weighted/optimum", "smasher/optimum", "weighted/hdmm", "smasher/hdmm", "Laplace: w/hdmm", "s/hdmm")
     print(f"{'RMSE':<20} " + " ".join(f"{head:>16}" for head in heads))
@@ -140,7 +139,7 @@ def show(name: str, sweeps: list[list[float]], workers: list[int]) -> None:
 
 
 def print_product_tasks() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = base.command_parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 8, 16, 24, 64])
     parser.add_argument("--size", type=int, default=64)
     given = parser.parse_args()
@@ -224,7 +223,7 @@ def print_wide(codes: int) -> None:
 
 
 def print_selection() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = base.command_parser(__doc__)
     parser.add_argument("--candidates", type=int, nargs="+", default=[1000, 20_000, 100_000, 1_000_000])
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--codes", type=int, default=10**6)
@@ -308,7 +307,7 @@ def mean_error(table: Table, mechanism: str, epsilon: float, seed: int, products
 
 
 def print_query_candidates() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = base.command_parser(__doc__)
     parser.add_argument("--tables", nargs="*", default=["adult", "salary"])
     parser.add_argument("--epsilons", nargs="*", type=float, default=[0.1, 1.0, 10.0])
     parser.add_argument("--mechanisms", nargs="*", default=["aim-grem"], choices=list(MECHANISMS))
@@ -339,7 +338,7 @@ LARGEST = {
 
 
 def print_largest_errors() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = base.command_parser(__doc__)
     parser.add_argument("--save", action="store_true")
     given, figures = parser.parse_args(), dict[str, float]()
     os.environ["DPSCALE_STORE"] = "off"
@@ -383,7 +382,7 @@ def draw_census_products(number: int, seed: int = 0) -> Workload:
 
 
 def print_census_products() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = base.command_parser(__doc__)
     parser.add_argument("--products", type=int, default=300)
     parser.add_argument("--mechanisms", nargs="*", default=["weighted-residuals", "hdmm"])
     parser.add_argument("--save", action="store_true")
@@ -425,6 +424,7 @@ JOINT_ROWS = {
 
 
 def print_weighted_fourier() -> None:
+    base.command_parser(__doc__).parse_args()
     os.environ["DPSCALE_STORE"] = "off"
     heads = ("joint cells", "CPU-s", "predicted", "RMSE", "over bound", "over dense", "over optimum", "dense CPU-s")
     print(f"{'weighted-fourier':<26} " + " ".join(f"{head:>12}" for head in heads))
@@ -487,6 +487,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
-        raise SystemExit(__doc__)
-    COMMANDS[sys.argv.pop(1)]()
+    base.run_command(COMMANDS, __doc__)

@@ -192,7 +192,7 @@ def row_name(what: dict) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = base.command_parser(__doc__)
     parser.add_argument("--tables", type=int, nargs="*", default=[2, 3, 4, 5, 6, 7, 8])
     parser.add_argument("--most", type=int, default=100, help="leave out cubes of larger sizes")
     parser.add_argument("--limit", type=float, default=3600, help="seconds that one plan may take")

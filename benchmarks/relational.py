@@ -14,7 +14,6 @@ transactions; a row is replaced, or (`add/remove`) an account with its children 
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -347,7 +346,7 @@ def run_more(seeds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = base.command_parser(__doc__)
     parser.add_argument("--data", nargs="*", default=DATA_SETS, choices=DATA_SETS)
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--relations", nargs="+", choices=[REPLACE, ADD_REMOVE], default=[REPLACE, ADD_REMOVE])

@@ -1,40 +1,35 @@
-"""Files of SELECT statements: planned together, beside the same statements with a budget of their own.
+"""SELECT statements, and counts in databases.
 
-    python benchmarks/sql.py [--save] [--opendp]
-
-The error of a plan is the root of Σ weight · variance over all answers at one budget; a mean has the weights of its
-sum and its number of records (`dpscale.workload.sql.aggregates`). Printed for each file:
-
-    equal        error of one plan over that of plans of single statements, each with an equal part of the budget
-    best split   the same, with the parts of the budget that have the least total error
-    gap          certified squared error above the optimum of the workload
-    session      the same as equal for `dp.Session`, where the statements are asked in turn, each at what it would cost
-                 alone, and known residuals are not measured again
-    charged      part of the sum of these costs that the session is charged
-    opendp       with --opendp: error of the counts of statements that OpenDP's polars front end answers, each with an
-                 equal part of the same budget, over that of the same counts in one plan of all statements
-
-"mixed" and "nested" are on the RAND sample of the demo, "hospital" on the join of two tables of pipelines/hospital.
-The statements are those of pipelines/sql, and were written before they were planned.
+python benchmarks/sql.py statements    error of one plan for a file of statements
+python benchmarks/sql.py databases     counts of rows in a database beside the same rows in Parquet
 """
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import math
+import sqlite3
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import base
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import dpscale as dp
+from dpscale.counting.count import Layout, count
+from dpscale.counting.grouped import count_groups
 from dpscale.domain import Domain
 from dpscale.privacy import gdp_mu
+from dpscale.records.table import Table
 from dpscale.workload import Workload
 from dpscale.workload.sql.statements import Statement, read_statements
 
-PIPELINES = Path(__file__).parent.parent / "pipelines"
+PIPELINES = base.ROOT / "pipelines"
 GOALS = {"mixed": 0.75, "nested": 0.6, "hospital": 0.6}
 BEST, GAP = 0.9, 1.005
 EPSILON, DELTA = 1.0, 1e-9
@@ -138,8 +133,27 @@ def _grid(domain: Domain, names: list[str]) -> dict[str, Any]:
     return {name: cells[domain.ordered(names).index(name)].astype(np.int32) for name in names}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def print_statements() -> None:
+    """Files of SELECT statements: planned together, beside the same statements with a budget of their own.
+
+        python benchmarks/sql.py statements [--save] [--opendp]
+
+    The error of a plan is the root of Σ weight · variance over all answers at one budget; a mean has the weights of its
+    sum and its number of records (`dpscale.workload.sql.aggregates`). Printed for each file:
+
+        equal        error of one plan over that of plans of single statements, each with an equal part of the budget
+        best split   the same, with the parts of the budget that have the least total error
+        gap          certified squared error above the optimum of the workload
+        session      the same as equal for `dp.Session`, where the statements are asked in turn, each at what it would
+                     cost alone, and known residuals are not measured again
+        charged      part of the sum of these costs that the session is charged
+        opendp       with --opendp: error of the counts of statements that OpenDP's polars front end answers, each with
+                     an equal part of the same budget, over that of the same counts in one plan of all statements
+
+    "mixed" and "nested" are on the RAND sample of the demo, "hospital" on the join of two tables of pipelines/hospital.
+    The statements are those of pipelines/sql, and were written before they were planned.
+    """
+    parser = base.command_parser(print_statements.__doc__)
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--opendp", action="store_true")
     given = parser.parse_args()
@@ -161,5 +175,90 @@ def main() -> None:
         base.save("sql", figures)
 
 
+NAMES = [*(f"a{k}" for k in range(6)), "s"]
+DOMAIN = dp.Domain(**dict.fromkeys(NAMES[:6], 10), s=["x", "y", "z"])
+LAYOUTS = {degree: Layout(DOMAIN, tuple(itertools.combinations(NAMES, degree))) for degree in (1, 2, 3)}
+TURNS = 3
+
+
+def make_rows(rows: int) -> pa.Table:
+    random = np.random.default_rng(0)
+    numbers = {name: pa.array(random.integers(0, 10, rows).astype(np.int32)) for name in NAMES[:6]}
+    return pa.table(numbers | {"s": pa.array(random.choice(["x", "y", "z"], rows))})
+
+
+def fill(place: Path, rows: pa.Table, postgres: str | None) -> dict[str, str]:
+    """Write the rows into each database and return the addresses."""
+    import duckdb
+
+    with duckdb.connect(str(place / "t.duckdb")) as db:
+        db.execute("CREATE TABLE t AS SELECT * FROM rows")
+    columns = ", ".join(f"{name} INTEGER" for name in NAMES[:6])
+    with sqlite3.connect(place / "t.sqlite") as lite:
+        lite.execute(f"CREATE TABLE t({columns}, s TEXT)")
+        values = zip(*(rows[name].to_pylist() for name in NAMES), strict=True)
+        lite.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+    lite.close()
+    addresses = {name: f"{name.lower()}:///{place / f't.{name.lower()}'}?table=t" for name in ("DuckDB", "SQLite")}
+    if postgres:
+        from adbc_driver_postgresql.dbapi import connect
+
+        with connect(postgres) as opened, opened.cursor() as cursor:
+            cursor.adbc_ingest("t", rows, mode="create")
+            opened.commit()
+        addresses["PostgreSQL"] = f"{postgres}?table=t"
+    return addresses
+
+
+def print_databases() -> None:
+    """Counts of rows in a database: read in ranges, or counted by the database, beside the same rows in Parquet.
+
+        python benchmarks/sql.py databases [--rows 200000] [--postgres ADDRESS] [--save]
+
+    The table has six columns of ten whole numbers and a column of three texts. Printed for all sets of 1, 2 and 3
+    columns, as ratios to the wall time of the same counts from Parquet in the same run on a single worker, the best of
+    three turns:
+
+        rows    rows are read, and counted by dpscale
+        groups  the database counts (`count_in_database`)
+
+    `--postgres` names an empty database that may be written to, with the password in PGPASSWORD.
+    """
+    parser = base.command_parser(print_databases.__doc__)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--postgres", metavar="ADDRESS")
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+
+    figures: dict[str, float] = {"rows": given.rows}
+    with tempfile.TemporaryDirectory() as folder:
+        rows = make_rows(given.rows)
+        pq.write_table(rows, Path(folder) / "t.parquet")
+        file = Table.open(str(Path(folder) / "t.parquet"), DOMAIN).split()
+        for name, address in fill(Path(folder), rows, given.postgres).items():
+            table = Table.open(address, DOMAIN)
+            for degree, layout in LAYOUTS.items():
+                ways = {
+                    "file": partial(count, layout, file.partitions),
+                    "rows": partial(count, layout, table.partitions),
+                    "groups": partial(count_groups, [layout], table.partitions),
+                }
+                if any((way() != ways["file"]()).any() for way in ways.values()):
+                    raise SystemExit(f"the counts of {name} differ from those of Parquet")
+                least = {what: min(base.time_call(way) for _ in range(TURNS)) for what, way in ways.items()}
+                more = {what: least[what] / least["file"] for what in ("rows", "groups")}
+                figures |= {f"{name} {degree} {what}": ratio for what, ratio in more.items()}
+                print(f"{name:<10} {degree}-way, {len(layout.sets)} sets: rows {more['rows']:.1f} times Parquet,"
+                      f" groups {more['groups']:.1f} times", flush=True)  # fmt: skip
+
+    if given.save:
+        base.save("databases", figures)
+
+
+COMMANDS = {
+    "statements": print_statements,
+    "databases": print_databases,
+}
+
 if __name__ == "__main__":
-    main()
+    base.run_command(COMMANDS, __doc__)

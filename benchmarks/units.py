@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import base
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from base import all_seconds
 
 from dpscale import Domain, Table
 from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows, survey_units
@@ -61,7 +61,7 @@ class Stopwatch:
         self._client = client
 
     def now(self) -> tuple[float, float]:
-        times = [cpu_seconds(), *(self._client.run(cpu_seconds).values() if self._client else ())]
+        times = [all_seconds(), *(self._client.run(all_seconds).values() if self._client else ())]
         return perf_counter(), sum(times)
 
     @contextmanager
@@ -70,11 +70,6 @@ class Stopwatch:
         yield
         now, after = self.now()
         into[name] = now - wall, after - used
-
-
-def cpu_seconds() -> float:
-    own = os.times()
-    return own.user + own.system + own.children_user + own.children_system
 
 
 def peak_memory() -> float:
@@ -156,7 +151,7 @@ def parse_size(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = base.command_parser(__doc__)
     parser.add_argument("--rows", type=float, default=1e7)
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--kind", nargs="+", default=["int", "text"])

@@ -40,7 +40,7 @@ def test_benchmarks_results_and_blocks_correspond(tables):
     blocks = [name for _, name, _ in tables.BLOCK.findall(PAGE.read_text())]
     results = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
     assert sorted(blocks) == sorted(results) == sorted(tables.BLOCKS)
-    scripts = [path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("tables", "blocks")]
+    scripts = [path for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "tables"]
     named = {path.stem for path in scripts} | {f"{path.stem}_paper" for path in scripts}
     texts = "".join(path.read_text() for path in scripts)
     assert all(name in named or f'"{name}"' in texts for name in results)
@@ -59,7 +59,9 @@ def test_changed_figure_changes_page(tables, figures, name):
     meant = {("main_job", "bincount"), ("noise", "sigma 2^30")}  # 1 by their meaning
 
     def texts(changed):
-        return tables.BLOCKS[name](changed[name]), tables.statistics_table(changed["conclusions"], changed["intervals"])
+        return tables.BLOCKS[name](changed[name]), tables.releases.statistics_table(
+            changed["conclusions"], changed["intervals"]
+        )
 
     shown, unseen = texts(found), []
     for key, value in found[name].items():
@@ -84,5 +86,5 @@ def test_incomplete_results_are_not_saved(figures):
     [(14.69, 3, "14.7"), (413.2, 3, "413"), (1002.4, 4, "1,002"), (14.0, 3, "14.0"), (0.0009, 1, "0.0009"),
      (1.0, 3, "1")],
 )  # fmt: skip
-def test_rounding_to_significant_digits(tables, value, digits, text):
-    assert tables.significant(value, digits) == text
+def test_rounding_to_significant_digits(figures, value, digits, text):
+    assert figures.significant(value, digits) == text

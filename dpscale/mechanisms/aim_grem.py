@@ -34,7 +34,7 @@ BYTES, LAZY_BYTES = 8, 1 << 30  # of a cell; of the marginals of all candidates,
 
 
 class Options(AdaptiveOptions):
-    """Options of the adaptive loop; defaults chosen by benchmarks (benchmarks/adaptive.py)."""
+    """Options of the adaptive loop; defaults chosen by benchmarks (benchmarks/adaptive.py mechanisms)."""
 
     published: bool = setting(
         False, "true or false", "true: AIM+GReM as in the paper, with the options allocation and updates only"

@@ -8,7 +8,7 @@ scored on the classes as a marginal is on its cells: the distance of counts x fr
 
 One record changes one of these sums by 1, so the sensitivity is that of a marginal, even if many queries count the
 record. The L1 distance of the answers over its own sensitivity, the largest column norm of the queries, is never
-larger; it selects worse (benchmarks/query_candidates.py). A marginal is the case of one cell per class.
+larger; it selects worse (benchmarks/planning.py query_candidates). A marginal is the case of one cell per class.
 
 Differences are clipped so that no sum exceeds 64 bits. Clipping never increases the change of a difference.
 """

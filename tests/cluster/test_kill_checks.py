@@ -1,4 +1,4 @@
-"""Checks of benchmarks/cluster_kills.py: each one finds a planted violation, and a few kills have none."""
+"""Checks of benchmarks/clusters.py kills: each one finds a planted violation, and a few kills have none."""
 
 import fcntl
 import random
@@ -25,9 +25,9 @@ def checks():
     """The module with the checks, imported from benchmarks."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        import cluster_kills
+        import clusters
 
-        yield cluster_kills
+        yield clusters
     finally:
         sys.path.remove(str(BENCHMARKS))
 
@@ -186,13 +186,13 @@ def test_leftover_lock_and_scratch_are_found(checks, place):
 
 def test_task_on_older_version_is_found(checks, place, watcher, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    import cluster_kills
+    import clusters
 
-    with closing(cluster_kills.Cluster(tmp_path / "cluster")) as cluster:
-        run = cluster_kills.Supervised(cluster, place / "job.toml", place / "run", False, random.Random(1))
-        assert not [fault for fault in cluster_kills.check(place, run, watcher) if "version" in fault]
+    with closing(clusters.Cluster(tmp_path / "cluster")) as cluster:
+        run = clusters.Supervised(cluster, place / "job.toml", place / "run", False, random.Random(1))
+        assert not [fault for fault in clusters.check(place, run, watcher) if "version" in fault]
         cluster.older.with_suffix(".ran").touch()
-        assert "version: a worker of version 0.0.1 ran a task" in cluster_kills.check(place, run, watcher)
+        assert "version: a worker of version 0.0.1 ran a task" in clusters.check(place, run, watcher)
 
 
 @pytest.mark.slow
@@ -201,8 +201,8 @@ def test_task_on_older_version_is_found(checks, place, watcher, tmp_path, monkey
 def test_few_faults_have_no_violation(checks, tmp_path, monkeypatch, seed):
     """Each kind of fault comes once: kills, suspensions, workers that are retired, small or older, and `cancel`."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    import cluster_kills
+    import clusters
 
-    figures, faults = cluster_kills.run_campaign(tmp_path, 10, seed, list(cluster_kills.KINDS), 20_000, 8)
+    figures, faults = clusters.run_campaign(tmp_path, 10, seed, list(clusters.KINDS), 20_000, 8)
     assert not faults
-    assert [figures[f"faults, {kind}"] for kind in cluster_kills.FAULTS] == [1] * 10
+    assert [figures[f"faults, {kind}"] for kind in clusters.FAULTS] == [1] * 10

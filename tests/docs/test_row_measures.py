@@ -1,4 +1,4 @@
-"""The measures of rows in benchmarks/row_measures.py against loops over records, and their planted extremes."""
+"""The measures of rows in benchmarks/rivals.py against loops over records, and their planted extremes."""
 
 import importlib
 from collections import Counter
@@ -16,7 +16,7 @@ SIZES = {"a": 2, "b": 3, "c": 4, "d": 2}
 @pytest.fixture
 def measures(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("row_measures")
+    return importlib.import_module("rivals")
 
 
 def drawn(measures, rows, seed):
@@ -67,11 +67,10 @@ def test_copies_show_members_and_learners_find_a_law(measures):
 
 
 def test_split_is_the_table(measures, monkeypatch, tmp_path):
-    rivals = importlib.import_module("row_rivals")
-    monkeypatch.setitem(rivals.TARGETS, "drawn", "a")
+    monkeypatch.setitem(measures.TARGETS, "drawn", "a")
     table, codes = drawn(measures, 200, 5)
-    rivals.write_table(table, tmp_path)
-    first, second = rivals.split_table("drawn", 7, tmp_path)
+    measures.write_table(table, tmp_path)
+    first, second = measures.split_table("drawn", 7, tmp_path)
     assert first.rows + second.rows == 200
     assert 10 < second.rows < 80
     together = [np.stack(list(part.columns.values()), axis=1) for part in (first, second)]
@@ -80,7 +79,6 @@ def test_split_is_the_table(measures, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("package", ["mbi", "dpsynth", "dpmm", "margnet"])
 def test_a_package_without_a_python_is_stated(measures, monkeypatch, capsys, tmp_path, package):
-    rivals = importlib.import_module("row_rivals")
-    monkeypatch.setattr(rivals.rivals.Grid, "run", lambda *_: {})
-    rivals.run([], ["adult"], [1.0], range(1), tmp_path, rivals.rivals.Limits(1, 1, 0), None, "")
-    assert f"{package}: not run: {rivals.NO_PYTHON}" in capsys.readouterr().out
+    monkeypatch.setattr(measures.Grid, "run", lambda *_: {})
+    measures.run_rows([], ["adult"], [1.0], range(1), tmp_path, measures.Limits(1, 1, 0), None, "")
+    assert f"{package}: not run: {measures.NO_PYTHON}" in capsys.readouterr().out

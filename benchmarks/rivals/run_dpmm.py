@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from case import DELTA, Answers, Case, row_answers, run_case
 from dpmm.pipelines import AIMPipeline, MSTPipeline, PrivBayesPipeline
-from rival_case import DELTA, Answers, Case, row_answers, run_case
 
 ROWS, MODEL_MB = 500_000, 80
 

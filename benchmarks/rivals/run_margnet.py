@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 import torch
+from case import Case, run_case
 from method.MargDL.main import MargDLGen
-from rival_case import Case, run_case
 
 STEPS, FEWER_STEPS, MANY = 200, 100, 10.0  # the repository has fewer steps at ε = 10
 

@@ -2,7 +2,7 @@
 
 Run with an interpreter that has SDV, which is not a dependency of dpscale:
 
-    PYTHON benchmarks/hma_rows.py FOLDER
+    PYTHON benchmarks/rivals/hma_rows.py FOLDER
 
 FOLDER has `metadata.json`, as `dpscale job to-sdv` prints it, and TABLE.parquet of every table. Synthetic tables are
 written to FOLDER/hma, with as many rows of the largest table without a parent. SDV 2 refuses more than five tables and
@@ -11,8 +11,8 @@ chains of three.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import warnings
 from pathlib import Path
 
@@ -37,4 +37,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    main(parser.parse_args().folder)

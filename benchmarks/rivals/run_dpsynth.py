@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-import rival_mbi  # sets up JAX first
-from rival_case import Answers, Case, run_case
+import run_mbi  # sets up JAX first
+from case import Answers, Case, run_case
 
 # isort: split
 import mbi
@@ -30,11 +30,11 @@ def fit(case: Case) -> mbi.MarkovRandomField:
 
 def answers(case: Case) -> Callable[[], Answers]:
     model = fit(case)
-    return lambda: rival_mbi.model_answers(model, case.table)
+    return lambda: run_mbi.model_answers(model, case.table)
 
 
 def rows(case: Case) -> np.ndarray:
-    return rival_mbi.model_rows(fit(case), case.table)
+    return run_mbi.model_rows(fit(case), case.table)
 
 
 if __name__ == "__main__":

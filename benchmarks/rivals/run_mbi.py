@@ -1,4 +1,4 @@
-"""Mechanisms on `mbi` for benchmarks/rivals.py: AIM (peer_mbi.py), MST, and a mixture of products.
+"""Mechanisms on `mbi` for benchmarks/rivals.py: AIM (peer.py), MST, and a mixture of products.
 
 Its noise is numpy's: a benchmark, not a release. XLA compiles without expensive passes, which halves the seconds.
 The answers of a graphical model are exact if its domain has at most JOINT_CELLS cells, otherwise from ROWS rows.
@@ -13,14 +13,13 @@ from itertools import combinations
 
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
                       "--xla_cpu_multi_thread_eigen=false")  # fmt: skip
-from peer_mbi import NOISE_L1, Aim, sampled_answers
-from rival_case import Answers, Case, run_case
+from case import Answers, Case, Names, Table, run_case
+from peer import NOISE_L1, Aim, sampled_answers
 
 # isort: split
 import mbi
 import numpy as np
 import optax
-from base import Names, Table
 
 JOINT_CELLS, ROWS, TREE_STEPS, RARE = 10_000_000, 500_000, 2_500, 3.0
 MEASUREMENTS, SELECTING, MIXTURE_STEPS, LAST_MIXTURE_STEPS, STEP = 4, 0.1, 300, 1_000, 0.02

@@ -1,18 +1,21 @@
-"""A peer of benchmarks/adaptive.py: a plain AIM loop (McKenna et al. 2022) on the estimator of `mbi` from PyPI.
+"""Peers on the estimator of `mbi` from PyPI: a plain AIM loop (McKenna et al. 2022), and a fit of given measurements.
 
-Runs in another Python with `mbi`; dpscale is not needed there. Its noise is numpy's: a benchmark, not a release. The
-seconds exclude counting. Prints one line of JSON.
+Run by benchmarks/adaptive.py and benchmarks/graphical.py in another Python with `mbi`; dpscale is
+not needed there. The noise of the loop is numpy's: a benchmark, not a release. Its seconds exclude counting. Each
+prints one line of JSON.
 
 The model's marginal of a candidate is counted from ROWS sampled rows: JAX compiles exact projections one by one, which
 takes minutes a round. The final answers are from LAST_ROWS rows. The compilation cache is off, as mbi advises.
 
-    PYTHON benchmarks/peer_mbi.py TABLE RHO SEED --limit SECONDS [--data FOLDER]
+    PYTHON benchmarks/rivals/peer.py aim TABLE RHO SEED --limit SECONDS [--data FOLDER]
+    PYTHON benchmarks/rivals/peer.py fit MEASUREMENTS.pickle ROWS.npy [--steps 1000]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import pickle
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +24,12 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_enable_compilation_cache", False)
+import jax.numpy as jnp  # noqa: E402
 import mbi  # noqa: E402
 import numpy as np  # noqa: E402
-from base import DATA, Table, load_table, subsets_of  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from base import DATA, Table, command_parser, load_table, run_command, subsets_of  # noqa: E402
 
 ROUNDS_PER_ATTRIBUTE, SELECTING, MODEL_MB, STEPS, LAST_STEPS = 16, 0.1, 80, 200, 1000
 ROWS, LAST_ROWS = 100_000, 1_000_000
@@ -109,8 +115,12 @@ def sampled_answers(model: mbi.Model, table: Table, rows: int) -> Callable[[tupl
     return lambda names: counted.counts(names) * (float(model.total) / rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def print_aim() -> None:
+    """Print error and seconds of a plain AIM loop.
+
+    PYTHON benchmarks/rivals/peer.py aim TABLE RHO SEED --limit SECONDS [--data FOLDER]
+    """
+    parser = command_parser(print_aim.__doc__)
     parser.add_argument("table")
     parser.add_argument("rho", type=float)
     parser.add_argument("seed", type=int)
@@ -130,5 +140,52 @@ def main() -> None:
     print(json.dumps({**figures, "stopped": aim.stopped}))
 
 
+class AxisQuery:
+    """A query with a matrix along each axis of a marginal."""
+
+    def __init__(self, matrices: list[np.ndarray]) -> None:
+        self.matrices = matrices
+
+    def __call__(self, factor: mbi.Factor) -> jax.Array:
+        table = factor.datavector(flatten=False)
+        for axis, matrix in enumerate(self.matrices):
+            table = jnp.moveaxis(jnp.tensordot(matrix, table, axes=(1, axis)), 0, axis)
+        return table.ravel()
+
+
+def make_measurement(names: tuple[str, ...], matrices: list[np.ndarray] | None, values: np.ndarray, deviation: float):
+    if matrices is None:
+        return mbi.LinearMeasurement(values.ravel(), names, deviation)
+    return mbi.LinearMeasurement(values.ravel(), names, deviation, query=AxisQuery(matrices))
+
+
+def print_fit() -> None:
+    """Print seconds of the fit (with compilation, and a second time without) and of the rows.
+
+    PYTHON benchmarks/rivals/peer.py fit MEASUREMENTS.pickle ROWS.npy [--steps 1000]
+    """
+    parser = command_parser(print_fit.__doc__)
+    parser.add_argument("measurements")
+    parser.add_argument("rows")
+    parser.add_argument("--steps", type=int, default=1000)
+    arguments = parser.parse_args()
+    with open(arguments.measurements, "rb") as file:
+        sizes, contents, total = pickle.load(file)
+    domain = mbi.Domain(list(sizes), list(sizes.values()))
+    measured = [make_measurement(*one) for one in contents]
+    seconds = []
+    for _ in range(2):
+        began = time.perf_counter()
+        model = mbi.estimation.MirrorDescent().estimate(domain, measured, iters=arguments.steps)
+        jax.block_until_ready(model.potentials)
+        seconds.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    sampled = model.synthetic_data(round(total)).data
+    rows = np.stack([np.asarray(sampled[name]) for name in sizes], axis=1)
+    drawing = time.perf_counter() - began
+    np.save(arguments.rows, rows.astype(np.int32))
+    print(json.dumps({"fit": seconds[0], "fit again": seconds[1], "rows": drawing}))
+
+
 if __name__ == "__main__":
-    main()
+    run_command({"aim": print_aim, "fit": print_fit}, __doc__)

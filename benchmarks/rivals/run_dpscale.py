@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from adaptive import complete_model, released_answers, run_adaptive
-from rival_case import Answers, Case, row_answers, run_case
-from row_quality import prepare_job
-from rows import MEMORY, draw_rows
+from case import Answers, Case, row_answers, run_case
+from rows import MEMORY, draw_rows, prepare_job
 
 import dpscale as dp
 from dpscale.mechanisms.aim_grem import Options
