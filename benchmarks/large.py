@@ -176,7 +176,7 @@ def print_many_rows() -> None:
         run.request_rows(SynthesizeTable(rows=arguments.rows))
         with LocalCluster(WORKERS, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
             began, before, own = time.perf_counter(), sum(client.run(time.process_time).values()), time.process_time()
-            run_stages(run, client, only="synthesize")
+            run_stages(run.run, client, only="synthesize")
             seconds = time.perf_counter() - began
             busy = sum(client.run(time.process_time).values()) - before + time.process_time() - own
             peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20).values()
@@ -655,7 +655,7 @@ def _watch(child: subprocess.Popen[bytes], manifest: Path, peaks: dict[str, int]
     """Record the largest resident memory of the run in each stage."""
     while child.returncode is None:
         stage = "start"
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, IndexError):
             stage = list(json.loads(manifest.read_text())["stages"])[-1]
         peaks[stage] = max(peaks.get(stage, 0), sum(map(_resident, _family(child.pid))))
         time.sleep(SAMPLE)

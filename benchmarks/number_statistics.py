@@ -379,7 +379,7 @@ def release(plan: dp.plan, counts: np.ndarray, cost: float, random: np.random.Ge
     """Return estimates of a plan with new Gaussian noise."""
     values, variances = [], []
     for block in plan.blocks:
-        exact = counts if block.attributes else counts.sum()
+        exact = (counts if block.attributes else counts.sum()).astype(np.int64)
         measured = block.factors[0].apply(exact) if block.factors else np.asarray(exact)
         variances.append(block.unit_variance / cost)
         values.append(measured + random.normal(0, variances[-1] ** 0.5, np.shape(measured)))

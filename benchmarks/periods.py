@@ -27,6 +27,7 @@ import tomli_w
 from base import DATA, Table, load_table
 
 import dpscale as dp
+from dpscale.engine.schedulers import resolve
 from dpscale.optimize.time_strategy import queries_over_time
 from dpscale.plans.time_plan import largest_cost
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
@@ -166,7 +167,7 @@ def variances(horizons: Sequence[int]) -> None:
             write_months(folder, frames, sizes)
             one = one_release(folder, frames[0], sizes, COST, "one")
             plan = measured_variance(folder, frames, sizes, ["cumulative"], 0)["cumulative"] / one
-            gap = dp.Release.open(folder / "run")._run.time_plan.gap
+            gap = dp.Release.open(folder / "run")._run.table.time_plan.gap
             parts = [pd.concat(frames[: number + 1]) for number in (0, horizon // 2, horizon - 1)]
             again = np.mean([one_release(folder, part, sizes, COST / horizon, f"again{number}") / one
                              for number, part in enumerate(parts)])  # fmt: skip
@@ -182,7 +183,7 @@ def mixture(sizes: dict[str, int], rng: np.random.Generator, horizon: int = 12, 
         write_months(folder, frames, sizes)
         one = one_release(folder, frames[0], sizes, COST, "one")
         found = measured_variance(folder, frames, sizes, ["period", "cumulative", "window"], window)
-        plan = dp.Release.open(folder / "run")._run.time_plan
+        plan = dp.Release.open(folder / "run")._run.table.time_plan
     both = ", ".join(f"{kind} {value / one:.3f}" for kind, value in found.items())
     print(f"{horizon} periods, three kinds in one plan, window {window}: {both}; gap {plan.gap:.1e}", flush=True)
 
@@ -306,10 +307,12 @@ def run_job(path: str) -> None:
     for stage in ("plan", "measure"):
         run_stages(run, only=stage)
     measured = time.perf_counter()
-    run_stages(run.answers_at(run.labels[-1], "cumulative"), only="reconstruct")
+    engine = resolve(scheduler="threads")
+    run.table.answers_at(run.table.labels[-1], "cumulative").perform("reconstruct", engine)
+    engine.close()
     peak = largest_memory()
     print(json.dumps({"seconds": measured - began, "answers": time.perf_counter() - measured, "bytes": peak,
-                      "periods": len(run.released)}))  # fmt: skip
+                      "periods": len(run.table.released)}))  # fmt: skip
 
 
 def print_horizons() -> None:
@@ -461,7 +464,7 @@ def _blind(first: dp.Release, job: Job, one: dp.Release) -> float:
     """Return the ratio of a second release that is planned without the first, from the precisions of the residuals."""
     from dpscale.mechanisms.matrix_mechanism import FixedPlan, pool_residual_plans
 
-    evidence, plan = first._run.measurements.evidence(), one._run.measurement_plan
+    evidence, plan = first._run.table.measurements.evidence(), one._run.table.measurement_plan
     read = read_job(job)
     again = FixedPlan(plan.plan, read.table.planning_problem(plan.workload))
     pool = pool_residual_plans(evidence.plan, evidence.variances, again.plan, again.draws.variances)

@@ -704,7 +704,7 @@ class Histories:
             job = self.job(epsilon, seed, folder, ordered)
             path = f"{folder}/run"
             dp.run(job.to_dict(), path)
-            run = open_run(path)
+            run = open_run(path).content
             sigma = LinkBudget(run.closed_job, run.neighbours, self.piece(run.job).link).steps_draw(
                 self.tables).lattice_variance**0.5 if ordered else 0.0  # fmt: skip
             again = {key: one for key, one in self.content.items() if key != "rule"} | {
