@@ -25,8 +25,8 @@ drawn from the prediction would have. D / U is 1 if records follow the predictio
 
 *Weights.*
 The error of an answer has parts that no release shows completely, so their weights are calibrated on public tables,
-whose exact counts are known (`python benchmarks/intervals.py queries`, which also reports every table with the weights that the
-other tables give). Nothing about the data of a release enters the weights.
+whose exact counts are known (`python benchmarks/intervals.py queries`, which also reports every table with the weights
+that the other tables give). Nothing about the data of a release enters the weights.
 
     variance = max(a s, h H) + f (U + U/(U/r² + 1)) + c C + d A + l r²
 
