@@ -137,6 +137,30 @@ def first_day(by: str, number: int) -> date:
     return EPOCH + timedelta(max(days, (date.min - EPOCH).days))
 
 
+def last_day(by: str, number: int) -> date:
+    """Return the last day of a period; a week that ends after year 9999 ends on the last day of that year."""
+    try:
+        return first_day(by, number + 1) - timedelta(1)
+    except (OverflowError, ValueError):
+        return date.max
+
+
+def cut_at(by: str, sign: str, day: date) -> date | None:
+    """Return the day of the same period at which a comparison cuts between two periods.
+
+    It is the first day for < and >=, and the last one for <= and >. Equality has one only if the period is a day.
+    """
+    if by == "day":
+        return day
+    ends = {"<": first_day, ">=": first_day, "<=": last_day, ">": last_day}
+    return ends[sign](by, number_of(by, day)) if sign in ends else None
+
+
+def is_day(value: object) -> bool:
+    """Return whether a value is a text in the form of a day, such as 2025-01-31."""
+    return isinstance(value, str) and re.fullmatch(NAMES["day"][0], value) is not None
+
+
 def name_of(by: str, number: int) -> str | int:
     """Return the name of a period: an integer for a year, otherwise a text."""
     day = first_day(by, number)
@@ -159,8 +183,8 @@ def read_period(by: str, value: object) -> int:
         return number_of(by, date(value.year, value.month, value.day))
 
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    own, day = re.fullmatch(NAMES[by][0], text), re.fullmatch(NAMES["day"][0], text)
-    if own is None and day is None:
+    own = re.fullmatch(NAMES[by][0], text)
+    if own is None and not is_day(text):
         raise ValueError(NAMES[by][1])
     if own is None:
         return number_of(by, date.fromisoformat(text))

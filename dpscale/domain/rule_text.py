@@ -31,7 +31,7 @@ from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.base.expressions import SIGNS, ConditionReader, Literal
 from dpscale.base.numerics import Flags, Floats
-from dpscale.domain.attribute import EPOCH, Attribute, first_day, read_period
+from dpscale.domain.attribute import EPOCH, Attribute, first_day, is_day, read_period
 from dpscale.domain.number import Number
 from dpscale.domain.schema_values import DAY
 
@@ -503,7 +503,9 @@ class _Reader(ConditionReader):
         are known exactly. Texts are compared by = and != only.
         """
         value, kind = other.literal, kind_of_values(attribute)
-        if kind == "date" and not isinstance(value, datetime):
+        if kind == "date" and attribute.by != "day" and is_day(value):
+            other = self._day(attribute, str(value))  # a text of a day is that day, not its whole period
+        elif kind == "date" and not isinstance(value, datetime):
             return self._compare_period(attribute, sign, value)
         if kind == "number" and isinstance(value, int | float) and (
             isinstance(attribute, Number) or sign not in ("=", "!=") or not value_ranges(attribute).are_values
@@ -515,6 +517,13 @@ class _Reader(ConditionReader):
             raise self.fault(f"{attribute.name} {sign} {value!r}", "= or != for texts", "list the values with in (…)")
         test = self._equal(attribute, value)
         return test if sign == "=" else ~test
+
+    def _day(self, attribute: Attribute, text: str) -> _Operand:
+        """Return the day of a text such as 2025-01-31. Raises DomainError if the calendar lacks it."""
+        try:
+            return self.operand_of(datetime.fromisoformat(text))
+        except ValueError:
+            raise self.fault(f"{text!r} for the date {attribute.name}", "a valid date", "fix it") from None
 
     def _compare_period(self, attribute: Attribute, sign: str, value: Literal | None) -> Node:
         """Return the comparison of a date with the name of a period: its first or last day.

@@ -10,8 +10,9 @@
     literal    = number | 'text' | date, as 2025-01-31 | true | false
 
 A predicate is evaluated on the labels of cells, never on records. It must therefore select whole cells: a comparison
-with a number between the edges of a bin is refused. Ranges include both ends. An order exists for numbers, bins, codes
-and dates. The cells of nulls and of outside values match `is null` and `= '(outside)'` alone, and their negations.
+with a number between the edges of a bin, or with a day within a period, is refused. Ranges include both ends. An order
+exists for numbers, bins, codes and dates. The cells of nulls and of outside values match `is null` and `= '(outside)'`
+alone, and their negations.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, time
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.expressions import SIGNS, ConditionReader, Literal, spelled, spelled_name
 from dpscale.base.numerics import AttributeSet, Flags, Floats
 from dpscale.domain import Domain
-from dpscale.domain.attribute import Attribute, read_period
+from dpscale.domain.attribute import Attribute, cut_at, is_day, name_of, read_period
 
 FIELD = "workload.predicates"
 WORDS = ("and", "or", "not", "in", "between", "is", "null", "total")
@@ -196,11 +197,11 @@ class LabelledCells:
         return found
 
     def _label(self, value: Literal) -> Any:
-        """Return a literal as a label; a date as the name of its period."""
+        """Return a literal as a label."""
+        if self.attribute.kind == "date" and (isinstance(value, datetime) or is_day(value)):
+            self._period("=", value)  # refuses a day of a longer period
         if isinstance(value, datetime):
-            cell = self._period(value)
-            inside = cell is not None and 0 <= cell < self.attribute.listed
-            return self.attribute.labels[cell] if inside and cell is not None else str(value)[:10]
+            return spelled(value)
         if isinstance(value, float) and value.is_integer():
             return int(value)
         return value
@@ -216,10 +217,7 @@ class LabelledCells:
             return self._edge(sign, value)
 
         if self.attribute.kind == "date":
-            cell = self._period(value)
-            if cell is None:
-                raise self._error(value, f"the name of a {self.attribute.by}, or a day of it", "fix it")
-            return min(max(cell + after, 0), self.attribute.listed)
+            return min(max(self._period(sign, value) + after, 0), self.attribute.listed)
 
         labels = self.attribute.labels[: self.attribute.listed]
         if isinstance(value, str | datetime) or not all(isinstance(label, int | float) for label in labels):
@@ -242,18 +240,30 @@ class LabelledCells:
             raise self._error(value, takes, "move the cut")
         return edges.index(value)  # type: ignore[arg-type]
 
-    def _period(self, value: Literal) -> int | None:
-        """Return the cell of a date, which may be outside the domain; None if it names no period."""
-        if self.attribute.kind != "date":
-            return None
+    def _period(self, sign: str, value: Literal) -> int:
+        """Return the cell of the period of a date, which may be outside the domain.
+
+        Raises JobError for what names no period, and for a day at which the comparison would divide one.
+        """
+        by, name = self.attribute.by, self.attribute.name
+        if isinstance(value, datetime) and value.time() != time.min:
+            raise self._error(value, f"a {by}", "compare with a day")
         try:
-            number = read_period(self.attribute.by, value.date() if isinstance(value, datetime) else value)
+            number = read_period(by, value)
+            is_of_day = isinstance(value, datetime) or is_day(value)
+            day = (value if isinstance(value, datetime) else datetime.fromisoformat(str(value))) if is_of_day else None
         except ValueError:
-            return None
+            raise self._error(value, f"the name of a {by}, or its first or last day", "fix it") from None
+
+        if day is not None and (cut := cut_at(by, sign, day.date())) != day.date():
+            if cut is None:
+                raise self._error(value, f"a {by} of {name}", f"write {spelled(name_of(by, number))}")
+            raise self._error(value, f"a cut between two {by}s of {name}", f"write {cut}")
         return number - self.attribute.low
 
     def _error(self, value: Literal, takes: str, remedy: str) -> JobError:
-        got = f"{safe_repr(value)} for attribute {self.attribute.name!r} in {safe_repr(self.text)}"
+        shown = spelled(value) if isinstance(value, datetime) else safe_repr(value)
+        got = f"{shown} for attribute {self.attribute.name!r} in {safe_repr(self.text)}"
         return JobError(FIELD, got, takes, remedy)
 
 

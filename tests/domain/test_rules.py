@@ -92,6 +92,8 @@ RULES = {
     "d - m >= 2": lambda d, m: less(m + timedelta(2), d, True),
     "m >= 2020-02-15": lambda m: less(date(2020, 2, 15), m, True),
     "m > '2020-01'": lambda m: less(date(2020, 1, 31), m),
+    "m > '2020-02-15'": lambda m: less(date(2020, 2, 15), m),
+    "m = '2020-02-01' or a > 3": lambda m, a: either(same(m, date(2020, 2, 1)), less(3, a)),
     "d = 2020-02-01 or a > 3": lambda d, a: either(same(d, date(2020, 2, 1)), less(3, a)),
 }
 
@@ -193,6 +195,7 @@ def test_consequences_through_nulls_do_not_hold():
     (["a + 'x' = b"], "a text in a sum"),
     (["a + b is null"], "is null after a sum"),
     (["m = 'May'"], "a month, as 2025-01"),
+    (["m = '2020-02-31'"], "a valid date"),
     (["a % 2 = 0"], "'%' at character 3"),
     (["(" * 5000 + "a < b" + ")" * 5000], "too many levels"),
     (["a == 1"], "write a single ="),

@@ -1,13 +1,15 @@
 """Predicates against Python's own evaluation of the same condition on the label of every cell, and their errors."""
 
 import itertools
+import operator
+from datetime import date
 
 import numpy as np
 import pytest
 
 import dpscale as dp
 from dpscale.domain import Domain
-from dpscale.domain.attribute import Attribute
+from dpscale.domain.attribute import PERIODS, Attribute, number_of
 from dpscale.workload.families import one_way_family
 from dpscale.workload.listed import axis_queries
 from dpscale.workload.predicates import cell_predicate, range_predicate, read_conjunction, read_predicate
@@ -56,14 +58,49 @@ CASES = [
     ("income = '[10, 50)'", "income", lambda x: x == "[10, 50)"),
     ("income > 100", "income", lambda x: False),
     ("day >= 2025-02-01", "day", lambda x: x >= "2025-02"),
-    ("day in 2025-01-15..2025-02-01", "day", lambda x: "2025-01" <= x <= "2025-02"),
+    ("day in 2025-01-01..2025-02-28", "day", lambda x: "2025-01" <= x <= "2025-02"),
+    ("day > 2025-01-31 and day <= '2025-03-31'", "day", lambda x: "2025-01" < x <= "2025-03"),
     ("day = '2025-03'", "day", lambda x: x == "2025-03"),
     ("day < '2024-06'", "day", lambda x: False),
-    ("day = 2025-04-30", "day", lambda x: x == "2025-04"),
     ("code = '10'", "code", lambda x: x == "10"),
     ("code in (2, 10)", "code", lambda x: x in ("2", "10")),
     ("`born in` = true", "born in", lambda x: x is True),
 ]
+
+
+ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+SIGNS = ORDER | {"=": operator.eq, "!=": operator.ne}
+
+
+@pytest.mark.parametrize("by", PERIODS)
+@pytest.mark.parametrize("sign", SIGNS)
+def test_day_is_compared_with_every_day_of_a_period_or_refused(by, sign):
+    middle = date(2024, 2, 29)
+    low = number_of(by, middle) - 1
+    one = Attribute("d", "date", low=low, high=low + 2, by=by)
+    days = [[one for one in map(date.fromordinal, range(middle.toordinal() - 800, middle.toordinal() + 800))
+             if number_of(by, one) == number] for number in range(low, low + 3)]  # fmt: skip
+    read = refused = 0
+    for day in itertools.chain.from_iterable(days):
+        wanted = [{SIGNS[sign](one, day) for one in cell} for cell in days]
+        for literal in (f"{day}", f"'{day}'"):
+            if max(map(len, wanted)) == 1 and (by == "day" or sign in ORDER):
+                read += 1
+                found = read_predicate(f"d {sign} {literal}", Domain([one])).mask.tolist()
+                assert [{one} for one in found] == wanted, day
+            else:
+                refused += 1
+                with pytest.raises(dp.JobError, match=rf"a cut between two {by}s of d; write 20|a {by} of d; write"):
+                    read_predicate(f"d {sign} {literal}", Domain([one]))
+    assert (read > 0) == (by == "day" or sign in ORDER)  # at the ends of periods
+    assert (refused > 0) == (by != "day")
+
+
+def test_last_period_of_the_calendar_has_an_end():
+    for by in PERIODS:
+        number = number_of(by, date.max)
+        one = Domain([Attribute("d", "date", low=number - 1, high=number, by=by)])
+        assert read_predicate("d <= 9999-12-31", one).mask.all()
 
 
 @pytest.mark.parametrize(("text", "name", "condition"), CASES, ids=[text for text, *_ in CASES])
@@ -128,6 +165,14 @@ def test_texts_of_families_select_their_queries(family):
     ("income <= 50", "move the cut"),
     ("income > 0", "move the cut"),
     ("day < 'spring'", "the name of a month"),
+    ("day < 2025-02-15", r"2025-02-15 for attribute 'day' in .*; expected a cut between two months of day; write 2025"),
+    ("day <= 2025-02-15", "write 2025-02-28"),
+    ("day between 2025-01-01 and 2025-02-15", "write 2025-02-28"),
+    ("day = 2025-02-01", "expected a month of day; write '2025-02'"),
+    ("day in (2025-02-28)", "expected a month of day; write '2025-02'"),
+    ("day = '2025-02-01'", "expected a month of day; write '2025-02'"),
+    ("day >= 2025-02-01T10:00", r"2025-02-01T10:00:00 for attribute 'day' in .*; expected a month; compare with a day"),
+    ("day < '2025-02-31'", "the name of a month, or its first or last day"),
     ("(age = 3", "it ends too early"),
     ("age = 3)", "and, or, or the end"),
     ("age = 1e999", "numbers below 1e308"),

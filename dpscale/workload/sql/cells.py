@@ -12,7 +12,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from functools import reduce
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Flags
-from dpscale.domain.attribute import OUTSIDE_LABEL, Attribute, first_day, number_of
+from dpscale.domain.attribute import OUTSIDE_LABEL, Attribute, cut_at, first_day, is_day, number_of
 from dpscale.workload.predicates import LabelledCells
 from dpscale.workload.sql.scope import Scope
 from dpscale.workload.sql.statements import exp
@@ -281,7 +281,7 @@ class CellValues:
         assert attribute is not None
         day = value
         # a text that is a day is compared as a day
-        if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+        if is_day(value):
             day = self._read_day(node, value)
         if isinstance(day, datetime):
             if day.time() != datetime.min.time():
@@ -290,14 +290,11 @@ class CellValues:
         # days need no conversion; other texts name a period
         if not isinstance(day, date) or attribute.by == "day":
             return sign, day
-        number = number_of(attribute.by, day)
-        first, last = first_day(attribute.by, number), first_day(attribute.by, number + 1) - timedelta(1)
-        fits = {"<": day == first, ">=": day == first, "<=": day == last, ">": day == last}.get(sign, False)
-        if not fits:
-            end = first if sign in ("<", ">=") else last
+        if (cut := cut_at(attribute.by, sign, day)) != day:
+            first = first_day(attribute.by, number_of(attribute.by, day))
             equal = f"write date_trunc('{attribute.by}', {attribute.name}) = DATE '{first}'"
             self.scope.statement.refuse(node, f"a cut between two {attribute.by}s of {attribute.name}",
-                                        f"write {end.isoformat()}" if sign in MIRRORED else equal)  # fmt: skip
+                                        equal if cut is None else f"write {cut}")  # fmt: skip
         return sign, day
 
     def _read_day(self, node: Any, text: str) -> date:
