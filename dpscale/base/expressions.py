@@ -31,6 +31,25 @@ MOST = 1 << 63  # smaller integers are compared exactly, as in columns
 Literal = bool | int | float | str | datetime
 
 
+class WrittenInteger(int):
+    """Integer with its text in an expression, `written`."""
+
+    written: str
+
+
+class WrittenNumber(float):
+    """Number with its text in an expression, `written`."""
+
+    written: str
+
+
+def as_written(value: float, text: str) -> int | float:
+    """Return a number that keeps its text: 01 and 1 are one number but may be two codes."""
+    found = WrittenInteger(value) if isinstance(value, int) else WrittenNumber(value)
+    found.written = text
+    return found
+
+
 def kind_of(value: Literal) -> str:
     """Return the kind of a literal: number (includes true and false), text or date."""
     return "text" if isinstance(value, str) else "date" if isinstance(value, datetime) else "number"
@@ -59,6 +78,8 @@ class ExpressionReader:
     error : type of DpscaleError
     sums : bool
         Whether the grammar has sums and qualified names.
+    keeps_texts : bool
+        Whether numbers keep their texts, `as_written`, because they may denote codes.
     """
 
     field: ClassVar[str]
@@ -68,6 +89,7 @@ class ExpressionReader:
     instead: ClassVar[Mapping[str, str]] = INSTEAD
     error: ClassVar[type[DpscaleError]] = DataError
     sums: ClassVar[bool] = False
+    keeps_texts: ClassVar[bool] = False
 
     def __init__(self, text: str) -> None:
         self.text, self.place = text, 0
@@ -131,7 +153,8 @@ class ExpressionReader:
             quote = token.text[0]
             return token.text[1:-1].replace(quote * 2, quote)
         if token.kind == "number":
-            return self._number(token)
+            number = self._number(token)
+            return as_written(number, token.text) if self.keeps_texts else number
         if token.kind == "date":
             return self._date(token)
 
@@ -264,4 +287,4 @@ def spelled(value: Literal) -> str:
         return "'" + value.replace("'", "''") + "'"
     if isinstance(value, datetime):
         return value.isoformat()[:10] if value == value.replace(hour=0, minute=0, second=0) else value.isoformat()
-    return repr(value)
+    return str(getattr(value, "written", repr(value)))

@@ -10,7 +10,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
+from dpscale.base.expressions import Literal, spelled
 from dpscale.domain.search import Search
 from dpscale.domain.tree import TreeLevel
 
@@ -383,6 +385,15 @@ class Attribute:
         written = {str(label): cell for cell, label in reversed(list(enumerate(self.labels))) if label is not None}
         return written | {label: cell for cell, label in reversed(list(enumerate(self.labels)))}
 
+    @cached_property
+    def denoted(self) -> dict[Any, list[str]]:
+        """Labels that are texts by the values that they denote: numbers, instants, and true or false by (value,)."""
+        found: dict[Any, list[str]] = {}
+        for label in self.labels[: self.listed]:
+            if isinstance(label, str) and (value := _denoted(label)) is not None:
+                found.setdefault(value, []).append(label)
+        return found
+
     @property
     def _listed_labels(self) -> list[Any]:
         """Return the labels of the cells that the domain lists: categories, bins, periods or integers.
@@ -468,6 +479,45 @@ class Attribute:
 def _short(edge: float) -> str:
     """Return a bin edge with the fewest digits that identify it."""
     return f"{edge:g}" if float(f"{edge:g}") == edge else repr(edge)
+
+
+def _denoted(text: str) -> Any:
+    """Return the number or instant that a text denotes, or (True,) or (False,); None for another text."""
+    if text.lower() in ("true", "false"):
+        return (text.lower() == "true",)
+    try:
+        number = Decimal(text)
+        return number if number.is_finite() else None
+    except ArithmeticError:
+        pass
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=None)
+    except ValueError:
+        return None
+
+
+def cell_of_literal(attribute: Attribute, value: Literal) -> int | None:
+    """Return the cell whose label a literal of an expression denotes; None if there is none.
+
+    A text denotes the label with this text, and a number the equal one. If labels are texts, a number or date denotes
+    the label that is written like it. No other label may denote the same value: the codes 01, 1 and 1.0 are one number.
+
+    Raises
+    ------
+    ValueError
+        If the label must be written as a text; the message is this text in quotes.
+    """
+    cells = attribute.cell_of
+    if isinstance(value, str) or value in cells:
+        return cells.get(value)
+
+    written = spelled(value)
+    alike = attribute.denoted.get(value if isinstance(value, datetime) else _denoted(written), [])
+    if len(alike) == 1 and (alike[0] == written or isinstance(value, bool)):
+        return cells[alike[0]]
+    if alike:
+        raise ValueError(spelled(written if written in alike else alike[0]))
+    return None
 
 
 def check_size(attribute: Attribute) -> None:

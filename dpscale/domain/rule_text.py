@@ -29,9 +29,9 @@ import numpy as np
 
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
-from dpscale.base.expressions import SIGNS, ConditionReader, Literal
+from dpscale.base.expressions import SIGNS, ConditionReader, Literal, spelled
 from dpscale.base.numerics import Flags, Floats
-from dpscale.domain.attribute import EPOCH, Attribute, first_day, is_day, read_period
+from dpscale.domain.attribute import EPOCH, Attribute, cell_of_literal, first_day, is_day, read_period
 from dpscale.domain.number import Number
 from dpscale.domain.schema_values import DAY
 
@@ -325,7 +325,7 @@ class _Reader(ConditionReader):
 
     field, takes = FIELD, "a comparison of attributes, joined by and, or, not, or if … then …"
     example = "a rule as discharge >= admission, or if age < 15 then status = 'single'"
-    words, error, sums = WORDS, DomainError, True
+    words, error, sums, keeps_texts = WORDS, DomainError, True, True
 
     def __init__(self, text: str, find: Find) -> None:
         self._find = find
@@ -547,11 +547,15 @@ class _Reader(ConditionReader):
 
         A `CellTest` has the cells for which it is true and those for which it is false; a null is in neither.
         """
-        label = int(value) if isinstance(value, float) and value.is_integer() else value
-        cell = attribute.cell_of.get(label, attribute.cell_of.get(str(label)))
+        assert value is not None
+        shown = repr(value) if isinstance(value, str) else spelled(value)
+        try:
+            cell = cell_of_literal(attribute, value)
+        except ValueError as error:
+            raise self.fault(f"{shown} for {attribute.name}", "a text in quotes for a code", f"write {error}") from None
         if cell is None or cell == attribute.null_cell:
             known = [str(one) for one in attribute.labels if one is not None]
-            raise self.fault(repr(value), f"a value of {attribute.name}", nearest(str(label), known))
+            raise self.fault(shown, f"a value of {attribute.name}", nearest(shown.strip("'"), known))
         null = {attribute.null_cell} if attribute.null_cell >= 0 else set()
         return CellTest(attribute.name, frozenset({cell}), frozenset(range(attribute.size)) - {cell} - null)
 
@@ -560,11 +564,15 @@ class _Reader(ConditionReader):
 
         For each label of the first attribute: it differs, or the other attribute has the same label (or not, for !=).
         """
-        cells = {str(label): cell for cell, label in enumerate(other.labels[: other.listed])}
+
+        def key(label: object) -> object:
+            return label if isinstance(label, int | float) and not isinstance(label, bool) else str(label)
+
+        cells = {key(label): cell for cell, label in enumerate(other.labels[: other.listed])}
         every = frozenset(range(other.listed))
         parts = []
         for cell, label in enumerate(one.labels[: one.listed]):
-            equal = frozenset({cells[str(label)]} if str(label) in cells else ())
+            equal = frozenset({cells[key(label)]} if key(label) in cells else ())
             other_fits = CellTest(other.name, equal, every - equal)
             differs = CellTest(one.name, frozenset(range(one.listed)) - {cell}, frozenset({cell}))
             parts.append(differs | (other_fits if sign == "=" else ~other_fits))

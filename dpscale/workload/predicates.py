@@ -31,11 +31,12 @@ from dpscale.base.errors import JobError
 from dpscale.base.expressions import SIGNS, ConditionReader, Literal, spelled, spelled_name
 from dpscale.base.numerics import AttributeSet, Flags, Floats
 from dpscale.domain import Domain
-from dpscale.domain.attribute import Attribute, cut_at, is_day, name_of, read_period
+from dpscale.domain.attribute import Attribute, cell_of_literal, cut_at, is_day, name_of, read_period
 
 FIELD = "workload.predicates"
 WORDS = ("and", "or", "not", "in", "between", "is", "null", "total")
 MOST_CELLS = 1 << 20  # of a predicate over several attributes
+MOST_SHOWN = 40  # letters of a number in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ class _Reader(ConditionReader):
 
     field, takes = FIELD, "attribute = value, joined by and, or, not (=, !=, <, <=, >, >=, in, between, is null)"
     example = "a predicate as age in 18..64 and sex = 'F'"
-    words, error = WORDS, JobError
+    words, error, keeps_texts = WORDS, JobError, True
 
     def __init__(self, text: str, domain: Domain) -> None:
         self.domain = domain
@@ -187,24 +188,18 @@ class LabelledCells:
     def _equal(self, value: Literal) -> Flags:
         """Return which cells have the value as their label (shape cells); an error names the nearest label."""
         found = np.zeros(self.attribute.size, np.bool_)
-        label = self._label(value)
-        cell = self.attribute.cell_of.get(label, self.attribute.cell_of.get(str(label)))
+        if self.attribute.kind == "date" and (isinstance(value, datetime) or is_day(value)):
+            self._period("=", value)  # refuses a day of a longer period
+        try:
+            cell = cell_of_literal(self.attribute, value)
+        except ValueError as error:
+            raise self._error(value, "a text in quotes for a code", f"write {error}") from None
         if cell is None:
-            known = [str(label_of_cell) for label_of_cell in self.attribute.labels if label_of_cell is not None]
-            raise self._error(value, "a label of the attribute", nearest(str(label), known))
+            known = [str(label) for label in self.attribute.labels if label is not None]
+            raise self._error(value, "a label of the attribute", nearest(text_of(value), known))
 
         found[cell] = True
         return found
-
-    def _label(self, value: Literal) -> Any:
-        """Return a literal as a label."""
-        if self.attribute.kind == "date" and (isinstance(value, datetime) or is_day(value)):
-            self._period("=", value)  # refuses a day of a longer period
-        if isinstance(value, datetime):
-            return spelled(value)
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-        return value
 
     def _first(self, sign: str, value: Literal) -> int:
         """Return the number of listed cells that are below a cut.
@@ -262,9 +257,15 @@ class LabelledCells:
         return number - self.attribute.low
 
     def _error(self, value: Literal, takes: str, remedy: str) -> JobError:
-        shown = spelled(value) if isinstance(value, datetime) else safe_repr(value)
+        is_short = not isinstance(value, str) and len(spelled(value)) <= MOST_SHOWN
+        shown = spelled(value) if is_short else safe_repr(value)
         got = f"{shown} for attribute {self.attribute.name!r} in {safe_repr(self.text)}"
         return JobError(FIELD, got, takes, remedy)
+
+
+def text_of(value: Literal) -> str:
+    """Return a text itself, and another literal as it is written."""
+    return value if isinstance(value, str) else spelled(value)
 
 
 def cell_predicate(attribute: Attribute, cell: int) -> str:

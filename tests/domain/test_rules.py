@@ -206,6 +206,24 @@ def test_faulty_rules_are_refused_in_one_sentence(texts, words):
     assert str(refused.value.args[0] if refused.value.args else refused.value).count("\n") <= 1
 
 
+def test_codes_are_texts_and_equal_numbers_are_equal():
+    codes = {"code": {"kind": "categories", "values": ["01", "1", "1.0", "7"]}, "b": {"kind": "coded", "size": 2}}
+    for number in ("01", "1", "1.0", "1e0"):
+        for text in (f"if code = {number} then b = 1", f"if b = 1 then code in ({number}, 7)", f"{number} != code"):
+            with pytest.raises(DomainError, match="a text in quotes for a code; write '"):
+                Domain.from_dict({"attributes": codes, "rule": [{"rule": text}]})
+    domain = Domain.from_dict({"attributes": codes, "rule": [{"rule": "if code in ('01', '7') then b = 1"}]})
+    assert possible(domain.rules, ("code", "b"), (4, 2)).tolist() == [[False, True], [True] * 2, [True] * 2,
+                                                                       [False, True]]  # fmt: skip
+    same_code = Domain.from_dict({"attributes": codes, "rule": [{"rule": "if code = 7 then b = 1"}]})
+    assert possible(same_code.rules, ("code", "b"), (4, 2)).sum() == 7
+
+    numbers = {"x": {"kind": "categories", "values": [0.5, 1.0, 2.0]}, "y": {"kind": "coded", "size": 3}}
+    equal = Domain.from_dict({"attributes": numbers, "rule": [{"rule": "x = y"}]})
+    assert possible(equal.rules, ("x", "y"), (3, 3)).tolist() == [[False] * 3, [False, True, False],
+                                                                  [False, False, True]]  # fmt: skip
+
+
 @pytest.mark.parametrize("tables", [{"rule": "a < b"}, ["a < b"], [{"text": "a < b"}], [{}]])
 def test_rules_of_other_form_are_refused(tables):
     with pytest.raises(DomainError, match=r"tables \[\[rule\]\]"):

@@ -68,6 +68,45 @@ CASES = [
 ]
 
 
+CODES = ("1", "01", "1.0", "1e0", "+1", "7", "007", "-2", "10", "0.50", ".5", "x")
+NUMBERS = ("1", "01", "1.0", "1e0", "+1", "7", "7.0", "007", "-2", "-02", "10", "1e1", "0.50", ".5", "0.5", "00")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_number_denotes_the_code_that_is_written_like_it_and_no_other_one(seed):
+    """A number denotes a text only if it is written like it, and no other text is the same number."""
+    labels = np.random.default_rng(seed).choice(CODES, 4, replace=False).tolist()
+    domain = Domain([Attribute("code", "categories", values=tuple(labels))])
+    for number in NUMBERS:
+        alike = [label for label in labels if label != "x" and float(label) == float(number)]
+        for text in (f"code = {number}", f"code in ({number}, {number})", f"not code != {number}"):
+            if alike == [number]:
+                assert read_predicate(text, domain).mask.tolist() == [label == number for label in labels]
+            else:
+                expected = "a text in quotes for a code; write '" if alike else "a label of the attribute"
+                with pytest.raises(dp.JobError, match=expected):
+                    read_predicate(text, domain)
+
+
+def test_codes_that_no_number_denotes():
+    domain = Domain([
+        Attribute("answer", "categories", values=("True", "false", "FALSE")),
+        Attribute("sent", "categories", values=("2024-01-31", "2024-01-31T10:00", "2024-02-01T00:00")),
+        Attribute("share", "categories", values=(0.5, 1.0, 2.0)),
+    ])  # fmt: skip
+    for text, cells in {
+        "answer = true": [0], "answer = 'FALSE'": [2], "sent = 2024-01-31": [0], "share = 01": [1], "share = .50": [0],
+        "share in (2, 1.0)": [1, 2],
+    }.items():  # fmt: skip
+        assert np.flatnonzero(read_predicate(text, domain).mask).tolist() == cells, text
+    for text, remedy in {
+        "answer = false": "write 'false'", "sent = 2024-01-31T10:00": "write '2024-01-31T10:00'",
+        "sent = 2024-02-01": "write '2024-02-01T00:00'", "sent = 2024-01-31T11:00": "a label of the attribute",
+    }.items():  # fmt: skip
+        with pytest.raises(dp.JobError, match=remedy):
+            read_predicate(text, domain)
+
+
 ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 SIGNS = ORDER | {"=": operator.eq, "!=": operator.ne}
 

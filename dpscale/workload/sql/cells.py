@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpscale.base.errors import JobError
+from dpscale.base.expressions import as_written, spelled
 from dpscale.base.numerics import Flags
 from dpscale.domain.attribute import OUTSIDE_LABEL, Attribute, cut_at, first_day, is_day, number_of
 from dpscale.workload.predicates import LabelledCells
@@ -235,6 +236,8 @@ class CellValues:
             left, right, sign = right, left, MIRRORED.get(sign, sign)
         if isinstance(left, exp.Column) and self.attribute is not None and not self.scope.columns(right):
             [constant, *_] = CellValues(self.scope, None).values(right)
+            if isinstance(right, exp.Literal) and not right.is_string:
+                constant = as_written(constant, str(right.this))  # the number may denote a code
             return self._with_label(node, sign, constant)
         return self._by_value(node, sign, self.values(left), self.values(right))
 
@@ -265,7 +268,8 @@ class CellValues:
             # != is the negation of =, where known
             equal = LabelledCells(attribute, self.scope.statement.name).compared("=" if sign == "!=" else sign, value)
         except JobError as error:
-            unlike = f"where {value!r} is no label of {attribute.name}"
+            shown = repr(value) if isinstance(value, str) else spelled(value)
+            unlike = f"where {shown} is no label of {attribute.name}"
             got = unlike if sign in ("=", "!=") else "which does not divide its cells"
             self.scope.statement.refuse(node, error.takes, error.remedy, got)
         true = np.asarray(equal) & known
