@@ -123,8 +123,7 @@ class AttributeSets(Sequence[AttributeSet]):
     def locate(self, members: Integers32) -> NDArray[np.int64]:
         """Return the position of each set of one degree in this sequence of distinct sets, or −1 if it is absent.
 
-        Each wanted set is compared with the first set that has its key: with its degree, and then attribute by
-        attribute.
+        Each wanted set is compared with the first set that has its key and its degree, attribute by attribute.
 
         Parameters
         ----------
@@ -133,15 +132,17 @@ class AttributeSets(Sequence[AttributeSet]):
         """
         ordered, keys = self._keys
         wanted = np.add.reduce(self._words[members], axis=1, dtype=np.uint64)
-        near = np.minimum(keys.searchsorted(wanted), max(len(keys) - 1, 0))
-        candidates = ordered[near] if len(keys) else np.full(len(members), -1)
-        degree = members.shape[1]
-        has_key = np.zeros(len(members), bool)
-        if len(keys):
-            has_key = (keys[near] == wanted) & (self.degrees[candidates] == degree)
-        attributes = self.members[np.where(has_key, self.starts[candidates], 0)[:, None] + np.arange(degree)]
+        found, degree = np.full(len(members), -1), members.shape[1]
+        if not len(keys):
+            return found
+        near = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
+        candidates = ordered[near]
 
-        return np.where(has_key & (attributes == members).all(axis=1), candidates, -1)
+        alike = np.flatnonzero((keys[near] == wanted) & (self.degrees[candidates] == degree))
+        attributes = self.members[self.starts[candidates[alike]][:, None] + np.arange(degree)]
+        equal = alike[(attributes == members[alike]).all(axis=1)]
+        found[equal] = candidates[equal]
+        return found
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return for each set the sum of `values`, one per attribute, over its attributes; 0 for the empty set."""

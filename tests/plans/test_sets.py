@@ -51,6 +51,16 @@ def test_find_and_locate_return_positions():
         assert alone.locate(alone.positions(wanted_sets)).tolist() == expected
 
 
+def test_sets_of_more_attributes_than_all_others_together_are_absent():
+    few = AttributeSets.of(NAMES, [("a",), ()])
+    for wanted in ([("a", "b")], [("a", "b", "c"), ("b", "c", "d")]):
+        assert few.locate(few.positions(wanted)).tolist() == [-1] * len(wanted)
+    assert few.locate(few.positions([("b",), ("a",)])).tolist() == [-1, 0]
+    assert few.locate(few.positions([()])).tolist() == [1]
+    none = AttributeSets.of(NAMES, [])
+    assert none.locate(none.positions([("a", "b")])).tolist() == [-1]
+
+
 def test_sets_with_colliding_hashes_are_distinguished():
     """Two attributes get the random words of two others, so that their sets collide."""
     sets = AttributeSets.of(NAMES, [("a", "b"), ("c", "d")])
