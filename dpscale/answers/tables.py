@@ -40,7 +40,21 @@ def texts(attribute: Attribute) -> list[str]:
     """Return a distinct text label for every cell."""
     found = [MISSING if label is None else str(label) for label in attribute.labels]
     first = {text: cell for cell, text in reversed(list(enumerate(found)))}
-    return [f"{text} (cell {cell})" if first[text] < cell else text for cell, text in enumerate(found)]
+    if len(first) == len(found):
+        return found
+    taken = set(found)
+    for cell, text in enumerate(found):
+        if first[text] < cell:
+            found[cell] = next(one for one in _numbered(text, cell) if one not in taken)
+            taken.add(found[cell])
+    return found
+
+
+def _numbered(text: str, cell: int) -> Iterator[str]:
+    """Yield texts with the number of a cell, each longer than the one before."""
+    while True:
+        text = f"{text} (cell {cell})"
+        yield text
 
 
 def column(attribute: Attribute, cells: Integers) -> pa.Array:
@@ -81,8 +95,10 @@ def named(domain: Domain, part: WorkloadPart, attributes: Sequence[str]) -> Iter
 
 
 def _texts(texts: Sequence[str], which: Integers) -> pa.Array:
-    """Return texts of queries as a column."""
-    return pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), pa.array(texts, pa.string()))
+    """Return texts of queries as a column; several queries may have one text."""
+    code = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    codes = np.array([code[text] for text in texts], np.int32)[which]
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(code), pa.string()))
 
 
 def _ends(name: str, family: Family) -> list[str]:

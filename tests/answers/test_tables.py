@@ -7,7 +7,11 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
+from dpscale.answers.regression.design import Frames
+from dpscale.answers.tables import column, texts
 from dpscale.base.errors import PlanError
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
 from tests.runs.small import table, write_job, write_table
 
 
@@ -103,3 +107,15 @@ def test_repr_shows_public_facts_only(release):
 def test_privacy_module_lists_conversions_only():
     assert "gdp_mu" in dir(dp.privacy)
     assert all(callable(getattr(dp.privacy, name)) for name in dir(dp.privacy))
+
+
+def test_texts_of_cells_are_distinct_whatever_the_labels_are():
+    for values in (("(missing)", "x"), ("(missing)", "(missing) (cell 2)"), ("x", "(missing)", "(missing) (cell 3)")):
+        one = Attribute("a", "categories", values=values, nulls="category")
+        found = texts(one)
+        assert found[: one.listed] == list(values)
+        assert len(set(found)) == one.size, found
+        assert column(one, np.arange(one.size)).to_pandas().tolist() == found
+        domain = Domain([one, Attribute("b", "coded", high=1)])
+        levels = Frames(domain).frame({"a": np.arange(one.size)}, one.size)["a"]
+        assert levels.tolist() == found

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpscale.answers.statistics import NUMBERS, value_of
-from dpscale.answers.tables import MISSING
+from dpscale.answers.tables import texts
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats
@@ -280,7 +280,8 @@ class Frames:
                 values = np.array([value_of(attribute, int(cell), 0.5) for cell in inside])
                 columns[attribute.name] = values if attribute.kind == "bins" else np.rint(values).astype(np.int64)
             else:
-                labels = [MISSING if label is None else label for label in attribute.labels]
+                shown = zip(attribute.labels, texts(attribute), strict=True)
+                labels = [text if label is None else label for label, text in shown]
                 columns[attribute.name] = pd.Categorical.from_codes(own, categories=labels)  # type: ignore[call-overload]
         return pd.DataFrame(columns)
 
