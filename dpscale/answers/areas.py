@@ -20,7 +20,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain, Hierarchy
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.tree_estimates import TreeEstimates
-from dpscale.workload.predicates import read_predicate
+from dpscale.workload.predicates import check_satisfied, read_predicate
 
 
 class AreaEstimate(NamedTuple):
@@ -275,6 +275,7 @@ def chosen_records(domain: Domain, query: Any) -> tuple[AttributeSet, Floats]:
         return (), np.ones(())
     if isinstance(query, str):
         found = read_predicate(query, domain)
+        check_satisfied(found.mask, query, "query")
         return found.attributes, found.mask.astype(np.float64)
     if not isinstance(query, Mapping):
         raise JobError("query", safe_repr(query), "a predicate, as \"sex = 'f'\", or values by attribute", "fix it")
@@ -292,6 +293,8 @@ def _mask(domain: Domain, name: str, values: Any) -> Floats:
     """
     attribute = domain.attribute(name)
     listed = list(values) if isinstance(values, list | tuple | set | range) else [values]
+    if not listed:
+        raise JobError(f"query.{name}", "an empty list", f"values of {name}", "list some, or leave it out")
     mask = np.zeros(attribute.size)
     for value in listed:
         if value not in attribute.cell_of:

@@ -308,13 +308,20 @@ def _label_text(label: Any) -> str:
     return spelled(label) if isinstance(label, bool | int | float | str) else spelled(str(label))
 
 
+def check_satisfied(satisfied: Flags, text: str, field: str = FIELD) -> None:
+    """Raise JobError if no cell satisfies a predicate, whose count is 0 whatever the records are."""
+    if not satisfied.any():
+        raise JobError(field, f"{safe_repr(text)}, which no cell satisfies", "a condition that some cell satisfies",
+                       "correct it")  # fmt: skip
+
+
 def query_matrix(predicates: Sequence[str], domain: Domain, name: str) -> Floats:
     """Return predicates on one attribute as a 0/1 matrix, shape (predicates, cells).
 
     Raises
     ------
     JobError
-        If a predicate names another attribute.
+        If a predicate names another attribute, or no cell satisfies it.
     """
     rows = []
     for text in predicates:
@@ -323,5 +330,6 @@ def query_matrix(predicates: Sequence[str], domain: Domain, name: str) -> Floats
             others = ", ".join(attribute for attribute in found.attributes if attribute != name)
             raise JobError(f"{FIELD}.{name}", f"{safe_repr(text)}, which names {others}", f"predicates on {name} alone",
                            "move it to its attribute, or write it as a single count in conditions")  # fmt: skip
+        check_satisfied(found.mask, text)
         rows.append(np.broadcast_to(found.mask, (domain[name].size,)).astype(np.float64))
     return np.stack(rows)

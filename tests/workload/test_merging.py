@@ -183,7 +183,8 @@ def test_families_that_ask_for_cells_merge_nothing():
     assert merge_cells(Workload(domain).add_product(listed)) is not None
     assert merge_cells(Workload(domain).add_product(listed).add("prefix", attributes=[["zip"]])) is None
     assert merge_cells(Workload(domain).add("marginal", degree=2)) is None
-    assert merge_cells(Workload(Domain(zip=100, age=90)).add_product(listed)) is None  # few cells are planned as such
+    few = {"zip": ["zip < 10", "zip >= 90"]}
+    assert merge_cells(Workload(Domain(zip=100, age=90)).add_product(few)) is None  # few cells are planned as such
 
 
 def write_job(folder, rows: int, epsilon: float, **sections):
