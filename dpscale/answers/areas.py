@@ -275,7 +275,7 @@ def chosen_records(domain: Domain, query: Any) -> tuple[AttributeSet, Floats]:
         return (), np.ones(())
     if isinstance(query, str):
         found = read_predicate(query, domain)
-        check_satisfied(found.mask, query, "query")
+        check_satisfied(found, query, "query")
         return found.attributes, found.mask.astype(np.float64)
     if not isinstance(query, Mapping):
         raise JobError("query", safe_repr(query), "a predicate, as \"sex = 'f'\", or values by attribute", "fix it")

@@ -308,11 +308,20 @@ def _label_text(label: Any) -> str:
     return spelled(label) if isinstance(label, bool | int | float | str) else spelled(str(label))
 
 
-def check_satisfied(satisfied: Flags, text: str, field: str = FIELD) -> None:
-    """Raise JobError if no cell satisfies a predicate, whose count is 0 whatever the records are."""
-    if not satisfied.any():
+def check_satisfied(found: Predicate, text: str, field: str = FIELD) -> None:
+    """Raise JobError if no cell satisfies a predicate, so that its count is 0 whatever the records are."""
+    if not found.mask.any():
         raise JobError(field, f"{safe_repr(text)}, which no cell satisfies", "a condition that some cell satisfies",
                        "correct it")  # fmt: skip
+
+
+def check_countable(found: Predicate, text: str, domain: Domain) -> None:
+    """Raise JobError if no cell satisfies a predicate of a job.
+
+    The cells of a searched attribute are those that the search finds, perhaps none of the predicate: its count is 0.
+    """
+    if not set(found.attributes) & set(domain.discovered):
+        check_satisfied(found, text)
 
 
 def query_matrix(predicates: Sequence[str], domain: Domain, name: str) -> Floats:
@@ -330,6 +339,6 @@ def query_matrix(predicates: Sequence[str], domain: Domain, name: str) -> Floats
             others = ", ".join(attribute for attribute in found.attributes if attribute != name)
             raise JobError(f"{FIELD}.{name}", f"{safe_repr(text)}, which names {others}", f"predicates on {name} alone",
                            "move it to its attribute, or write it as a single count in conditions")  # fmt: skip
-        check_satisfied(found.mask, text)
+        check_countable(found, text, domain)
         rows.append(np.broadcast_to(found.mask, (domain[name].size,)).astype(np.float64))
     return np.stack(rows)

@@ -20,7 +20,7 @@ from dpscale.workload.family import QueryFamily
 from dpscale.workload.listed import TOTAL, ExplicitPart, factored, weighted
 from dpscale.workload.one_way import MARGINAL
 from dpscale.workload.parts import WorkloadPart, part_of
-from dpscale.workload.predicates import check_satisfied, read_conjunction, read_predicate
+from dpscale.workload.predicates import check_countable, read_conjunction, read_predicate
 
 CONDITIONS = "conditions"
 # weights of all pairs and of all triples, relative to that of all other sets; most pairs, and most triples
@@ -218,11 +218,11 @@ class Workload:
             # a product: the condition on each attribute is separate
             if (parts := read_conjunction(text, self.domain)) is not None:
                 for part in parts.values():
-                    check_satisfied(read_predicate(part, self.domain).mask, text)
+                    check_countable(read_predicate(part, self.domain), text, self.domain)
                 single.append({name: (parts[name],) for name in self.domain.ordered(list(parts))})
             else:
                 found = read_predicate(text, self.domain)
-                check_satisfied(found.mask, text)
+                check_countable(found, text, self.domain)
                 # other predicates with the same attributes are one array
                 others.setdefault(found.attributes, []).append((text, found.mask.astype(np.float64)))
 

@@ -166,6 +166,32 @@ def test_group_that_no_cell_satisfies_is_refused(tmp_path):
         found.difference({"sex": []}, None)
 
 
+def test_condition_on_values_that_no_search_finds_counts_nothing(tmp_path):
+    """The cells of a searched attribute are known after the charge only, when a condition can no more be refused."""
+    pd.DataFrame({"sex": ["F", "M"] * 2000, "age": [1, 2, 3, 4] * 1000}).to_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "domain.toml").write_text(
+        '[attributes.sex]\nkind = "discover"\nvalues = ["F", "M"]\nother = false\n'
+        '[attributes.age]\nkind = "coded"\nsize = 5\n'
+    )
+    others = ["sex not in ('F', 'M')", "sex != 'F' and sex != 'M' and age = 1", "sex = 'F'"]
+    for number, part in enumerate((
+        {"family": "predicates", "conditions": others},
+        {"family": "product", "predicates": {"sex": [others[0], others[2]], "age": "identity"}},
+    )):  # fmt: skip
+        job = {
+            "data": {"path": str(tmp_path / "rows.parquet"), "domain": str(tmp_path / "domain.toml")},
+            "privacy": {"epsilon": 100.0, "delta": 1e-6, "dataset": "rows", "allow_weak_privacy": True,
+                        "ledger": str(tmp_path / "ledger.sqlite")},
+            "workload": [part], "engine": {"scheduler": "synchronous"},
+        }  # fmt: skip
+        found = dp.run(job, tmp_path / f"run{number}", progress=None)
+        asked = dict.fromkeys((names, one.name) for one in found.plan.workload.parts for names in one.sets)
+        tables = [found.table(names, family=family) for names, family in asked]
+        estimates = pd.concat([one.assign(asked=one["sex"].astype(str)) for one in tables]).groupby("asked")["estimate"]
+        for text, estimate in estimates.sum().items():
+            assert estimate == pytest.approx(2000 if text == others[2] else 0, abs=50), text
+
+
 IMPOSSIBLE = ["age between 3 and 1", "age > 5", "age = 1 and age = 2", "not total", "sex is null",
               "age = 1 and sex = 'F' and age = 2", "(age = 1 or sex = 'F') and not (age = 1 or sex = 'F')"]  # fmt: skip
 
