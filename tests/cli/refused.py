@@ -101,6 +101,10 @@ def asked(**keys: Any) -> dict[str, Any]:
     return {"workload.0": {"family": "marginal", "attributes": [["age"]]} | keys}
 
 
+def predicates(*conditions: str) -> dict[str, Any]:
+    return {"workload": [{"family": "predicates", "conditions": list(conditions)}]}
+
+
 def in_database(address: str) -> dict[str, Any]:
     """Return the changes of a job whose table is in a database."""
     return {"data.path": REMOVED, "data.database": address, "data.table": "people"}
@@ -226,6 +230,15 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     ),
     ("rules that exclude every row", "table", {"domain:rule": [{"rule": "sex = 'F'"}, {"rule": "sex = 'M'"}]}),
     ("level with the name of an attribute", "table", {"domain:attributes.region": {"kind": "coded", "size": 3}}),
+    ("day within a month", "table", predicates("day < 2024-02-15")),
+    ("day that is no month", "table", predicates("day = 2024-02-01")),
+    ("condition that no cell satisfies", "table", predicates("sex = 'F'", "sex = 'F' and sex = 'M'")),
+    ("number for one of two codes", "table", predicates("sex = 01") | {"domain:attributes.sex.values": ["01", "1"]}),
+    (
+        "number for one of two codes in a rule",
+        "table",
+        {"domain:attributes.sex.values": ["01", "1"], "domain:rule": [{"rule": "if sex = 01 then place = 'Ulm'"}]},
+    ),
     ("statements of the same name", "table", {"workload": [{"query": f"SELECT {one} FROM x"} for one in SELECTED]}),
 ]
 COMMANDS: list[tuple[str, list[str]]] = [  # name, arguments; the run directory `done` is finished
