@@ -353,8 +353,9 @@ class Admission:
         """Add a check, which all workers have to pass before they get another task.
 
         `_checks` are all checks in order, without repeats. A new random mark makes earlier admissions invalid, and
-        workers in `_passed` are asked for the new check only.
+        workers in `_passed` are asked for the new check only, if they are still the processes that have passed.
         """
+        self.renew()
         if check in self._checks:
             self._checks.remove(check)
         self._checks.append(check)
@@ -364,10 +365,21 @@ class Admission:
         self.check_present()
 
     def check_present(self) -> None:
-        """Check the workers that joined or came back; raise TransientError if no worker that is left answers."""
-        self.review(set(scheduler_answer(self._client, lambda: self._client.nthreads(asynchronous=True))))
+        """Check the workers that joined or came back; raise TransientError if no worker that is left answers.
+
+        Workers may leave and join while others are asked. If a worker is silent, tasks are restricted to those that
+        have passed, so that the check is repeated until the workers are the same before and after it.
+        """
+        checked, present = None, self._present()
+        while present != checked:
+            self.review(present)
+            checked, present = present, self._present() if self._silent else present
         if self.silent and not self._passed:
             raise unanswered(self.silent, answer_seconds())
+
+    def _present(self) -> set[str]:
+        """Return the workers that the scheduler has."""
+        return set(scheduler_answer(self._client, lambda: self._client.nthreads(asynchronous=True)))
 
     def review(self, present: Collection[str]) -> None:
         """Check those of the present workers that have joined or come back.

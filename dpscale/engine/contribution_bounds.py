@@ -18,8 +18,8 @@ import numpy as np
 
 from dpscale.base.display import format_bytes
 from dpscale.base.errors import PlanError, RefusedValue
-from dpscale.contributions.links import link_ends
-from dpscale.contributions.unit_ids import one_family
+from dpscale.contributions.links import id_family, link_ends
+from dpscale.contributions.unit_ids import one_family, one_family_of_keys
 from dpscale.contributions.unit_shards import (
     MOST_BUCKETS,
     ROW_BYTES,
@@ -248,12 +248,32 @@ def send_dropped_rows(engine: Engine, dropped: Dropped) -> Mapping[Partition, An
     return dict(zip(dropped, engine.scatter(list(dropped.values()), "units"), strict=True))
 
 
-def read_unit_lookup(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> UnitMap:
+def read_unit_lookup(
+    engine: Engine, hops: Sequence[tuple[Table, str, str]], data: tuple[Table, str] | None = None
+) -> UnitMap:
     """Return the map from keys to units through tables.
 
-    A hop is a table, its key column and the column that the key is mapped to.
+    A hop is a table, its key column and the column that the key is mapped to. `data` are the table and column whose
+    values are keys of the first hop. Raises DataError for columns that cannot be compared.
     """
+    referring = data
+    for table, key, unit in hops:
+        families = _families(engine, table, key)
+        if referring is not None:
+            families = families + _families(engine, *referring)
+        for of_column in zip(*families, strict=True):
+            one_family_of_keys(of_column, key)
+        referring = table, unit
+    if referring is not None:
+        for of_column in zip(*_families(engine, *referring), strict=True):
+            one_family_of_keys(of_column, referring[1])
     return composed([_hop(engine, *hop) for hop in hops])
+
+
+def _families(engine: Engine, table: Table, column: str) -> list[list[str]]:
+    """Return the families of ids in each file of a table, one for each column of a key."""
+    files = {part.path: part for part in table.partitions}
+    return [text.split(" and ") for text in engine.map(id_family, [(part, column) for part in files.values()], "rows")]
 
 
 def _hop(engine: Engine, table: Table, key: str, unit: str) -> UnitMap:

@@ -286,11 +286,16 @@ class Job(Settings):
 
     @property
     def id_columns(self) -> Iterator[tuple[Filed | str, tuple[str, ...]]]:
-        """The files with ids of privacy units or with keys, each with these columns; a table of pairs is a path."""
+        """The files with keys, or with ids of units without a stated type, each with these columns.
+
+        A table of pairs is a path.
+        """
         for table in self.tables.values():
-            yield table, (*(table.unit_columns or ()), *key_columns(table.key))
-            for hop in table.unit_through or ():
-                yield hop, (*hop.columns[0], *hop.columns[1])
+            yield table, key_columns(table.key)
+            if table.unit_type is None:
+                yield table, table.unit_columns or ()
+                for hop in table.unit_through or ():
+                    yield hop, (*hop.columns[0], *hop.columns[1])
         for link in self.link:
             to_parent, to_child = self.ends(link)
             yield (self.tables[link.child], to_parent) if link.via is None else (link.via, (*to_parent, *to_child))

@@ -596,7 +596,8 @@ def _sqlite_kind(declared: str) -> pa.DataType | None:
     """Return the type of a column by the words in its declared type; None if it has none."""
     words = {"INT": pa.int64(), "BOOL": pa.bool_(), "CHAR": pa.string(), "CLOB": pa.string(), "TEXT": pa.string(),
              "DATE": pa.string(), "TIME": pa.string(), "REAL": pa.float64(), "FLOA": pa.float64(),
-             "DOUB": pa.float64(), "NUM": pa.float64(), "DEC": pa.float64()}  # fmt: skip
+             "DOUB": pa.float64(), "NUM": pa.float64(), "DEC": pa.float64(), "BLOB": pa.binary(),
+             "BINARY": pa.binary()}  # fmt: skip
     return next((kind for word, kind in words.items() if word in declared), None)
 
 

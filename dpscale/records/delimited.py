@@ -17,8 +17,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpscale.base.arrow import arrow_csv, pa, pc
+from dpscale.base.compilation import compiled
 from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.numerics import Integers
 from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows, codec_of, file_size, streamed
 
 if TYPE_CHECKING:
@@ -28,6 +33,10 @@ BLOCK_BYTES = 1 << 24  # 16 MiB, which pyarrow parses at once
 HEAD_BYTES = 1 << 16  # 64 KiB: first read of a file, and reads that skip lines
 POINTED = r"^[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 PACKED = 5  # upper estimate of rows per byte of a compressed file
+LINE_FEED, RETURN, QUOTE, BLANKS = 10, 13, 34, (32, 9)  # bytes of UTF-8
+# places in a line: at the beginning of a field, in a plain one, within quotes, after a closing quote, in text after it
+BEGIN, PLAIN, QUOTED, CLOSED, AFTER, PLAIN_ESCAPE, QUOTED_ESCAPE = range(7)
+PLACE, SEVERAL, FAULT = range(3)  # entries of the state of `scan_quotes`
 
 
 class OpenDelimited(OpenFile):
@@ -76,23 +85,27 @@ class OpenDelimited(OpenFile):
         """Raise DataError for a quote that takes the records after it.
 
         `records` is the number of records of the file, with its header. Only if it is not the number of lines, a value
-        has several lines, and the file is read again.
+        has several lines, and the file is read again; else such a quote can be in the last line only.
         """
         if not blocks.has_quotes:
             return
-        quoting, quoted = _Quoting(self.delimiter, self.dialect.escape), False
+        state = np.zeros(3, np.int64)
+        marks = np.array([ord(self.delimiter), ord(self.dialect.escape or "\0"), bool(self.dialect.escape)], np.int64)
         if records == blocks.lines:
-            quoted = quoting.ends_within(blocks.last_line, False)
+            scan_quotes(np.frombuffer(blocks.last_lines, np.uint8).copy(), marks, state)
         else:
             with streamed(self.path) as file:
                 encoding = self.dialect.encoding
                 text = file if encoding == "utf-8" else pa.transcoding_input_stream(file, encoding, "utf-8")
-                for line in io.BufferedReader(_Blocks(text, self.dialect, self.delimiter), HEAD_BYTES):
-                    if quoted and quoting.goes_on(line):
-                        raise _stray_quote(self.path, "text after the closing quote of a value of several lines")
-                    quoted = quoting.ends_within(line, quoted)
-        if quoted:
-            raise _stray_quote(self.path, "a value with a quote that is not closed")
+                again = _Blocks(text, self.dialect, self.delimiter)
+                while not state[FAULT] and (block := again.read(BLOCK_BYTES)):
+                    scan_quotes(np.frombuffer(block, np.uint8).copy(), marks, state)
+
+        if state[FAULT] or state[PLACE] in (QUOTED, QUOTED_ESCAPE):
+            got = "text after the closing quote of a value of several lines" if state[FAULT] else (
+                "a value with a quote that is not closed")  # fmt: skip
+            raise DataError("data.path", f"{got} in {self.path}", "each quote closed before a delimiter or line end",
+                            "double quotes that are part of a value, or complete the file")  # fmt: skip
 
     def _check_width(self) -> None:
         """Raise DataError if a file without a header has a different number of columns than the given names."""
@@ -115,7 +128,7 @@ class _Blocks(io.RawIOBase):
         quotes.
         """
         super().__init__()
-        self.has_quotes, self._ends, self.last_line = False, 0, b""
+        self.has_quotes, self._ends, self.last_lines = False, 0, b""
         self._text, self._comment = text, dialect.comment.encode()
         self._quoting, self._quoted = _Quoting(delimiter, dialect.escape), False
         self._rest = self._take_first().removeprefix(codecs.BOM_UTF8)
@@ -144,24 +157,21 @@ class _Blocks(io.RawIOBase):
         self._note(block)
         return block
 
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer of more than one byte; return the number of bytes, 0 at the end."""
-        block = self.read(len(buffer))
-        buffer[: len(block)] = block
-        return len(block)
-
     @property
     def lines(self) -> int:
         """Number of lines of what was read, as if no line end were part of a value."""
-        return self._ends + bool(self.last_line)
+        return self._ends + (not self.last_lines.endswith((b"\n", b"\r")))
 
     def _note(self, block: bytes) -> None:
-        """Count the line ends of a block, and keep the last line if it has none."""
-        self.has_quotes |= b'"' in block
-        returns = block.count(b"\r")
-        self._ends += block.count(b"\n") + (returns - block.count(b"\r\n") if returns else 0)
-        begin = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
-        self.last_line = block[begin:] if begin else self.last_line + block
+        """Count the line ends of a block, and keep the last lines of the file: the last that is not empty, and more."""
+        self.has_quotes = self.has_quotes or b'"' in block
+        letters = np.frombuffer(block, np.uint8)
+        self._ends += int(np.count_nonzero(letters == LINE_FEED))
+        if b"\r" in block:
+            self._ends += int(np.count_nonzero(letters == RETURN)) - block.count(b"\r\n")
+        end = len(block.rstrip(b"\r\n"))
+        begin = max(block.rfind(b"\n", 0, end), block.rfind(b"\r", 0, end)) + 1
+        self.last_lines = block[begin:] if begin else self.last_lines + block
 
     def _block(self, size: int) -> bytes:
         """Return the next block of about `size` bytes; empty at the end.
@@ -216,7 +226,7 @@ class _Quoting:
         skipped = escaped + b"(?s:.)|" if escape else b""
         plain = b"(?:" + skipped + b"[^" + mark + (escaped if escape else b"") + b"])*"
         within = b"(?:" + skipped + b'""|[^"' + (escaped if escape else b"") + b"])*"
-        self._closing = re.compile(within + b'"(?!")(' + plain + b")")
+        self._closing = re.compile(within + b'"(?!")' + plain)
         self._field, self._opening = re.compile(b'(?!")' + plain), re.compile(b'"')
 
     def ends_within(self, line: bytes, quoted: bool) -> bool:
@@ -240,16 +250,51 @@ class _Quoting:
                 return False
             place += 1  # the delimiter
 
-    def goes_on(self, line: bytes) -> bool:
-        """Return whether text follows the quote that closes a value in a line, which begins within the value."""
-        closed = self._closing.match(line)
-        return closed is not None and bool(closed[1].rstrip(b"\r\n"))
 
+@compiled("void(uint8[::1], int64[::1], int64[::1])", few=1 << 16)
+def scan_quotes(data: NDArray[np.uint8], marks: Integers, state: Integers) -> None:
+    """Follow the quotes of a block of delimited text; stop at text after the closing quote of a value of several lines.
 
-def _stray_quote(path: str, got: str) -> DataError:
-    """Return the error for a quote that is probably no quote of a value."""
-    return DataError("data.path", f"{got} in {path}", "each quote closed before the next delimiter or line end",
-                     "write a quote within a value twice, the value in quotes, or complete the file")  # fmt: skip
+    Parameters
+    ----------
+    data : ndarray of uint8
+    marks : ndarray of int64, shape (3,)
+        Delimiter, escape, and whether there is an escape.
+    state : ndarray of int64, shape (3,)
+        Place in the grammar, whether the value in quotes has several lines, and whether there is a fault. It is changed
+        in place, for the next block.
+    """
+    place, several = state[PLACE], state[SEVERAL]
+    for at in range(len(data)):
+        letter = data[at]
+        ends = letter in (LINE_FEED, RETURN)
+        if place == QUOTED:
+            if letter == QUOTE:
+                place = CLOSED
+            elif marks[2] and letter == marks[1]:
+                place = QUOTED_ESCAPE
+            elif ends:
+                several = 1
+        elif place == QUOTED_ESCAPE:
+            place = QUOTED
+            several = 1 if ends else several
+        elif place == CLOSED and letter == QUOTE:
+            place = QUOTED
+        elif ends or (letter == marks[0] and place != PLAIN_ESCAPE):
+            place, several = BEGIN, 0
+        elif place in (CLOSED, AFTER):
+            place = AFTER
+            if several and letter not in BLANKS:
+                state[FAULT] = 1
+                return
+        elif place == BEGIN and letter == QUOTE:
+            place = QUOTED
+        elif place == PLAIN_ESCAPE:
+            place = PLAIN
+        else:
+            place = PLAIN_ESCAPE if marks[2] and letter == marks[1] else PLAIN
+
+    state[PLACE], state[SEVERAL] = place, several
 
 
 def _first_line(path: str, dialect: Dialect, delimiter: str) -> list[str]:

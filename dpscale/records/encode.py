@@ -404,9 +404,11 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
     texts = column.cast(pa.large_string())
     values = _read_values(attribute)
     cells = _listed_cells(attribute, texts, values)
-    unlisted = cells == _outside_cell(attribute)
-    if unlisted.any() and (composed := _composed(texts.filter(pa.array(unlisted)))) is not None:
-        cells[unlisted] = _listed_cells(attribute, composed, [unicodedata.normalize("NFC", text) for text in values])
+    foreign = ~pc.string_is_ascii(texts).fill_null(True).to_numpy(zero_copy_only=False)
+    unlisted = (cells == _outside_cell(attribute)) & foreign
+    if unlisted.any():
+        composed = [unicodedata.normalize("NFC", text) for text in values]
+        cells[unlisted] = _listed_cells(attribute, _composed(texts.filter(pa.array(unlisted))), composed)
     cells[texts.is_null().to_numpy(zero_copy_only=False)] = null_cell(attribute)
 
     return cells
@@ -418,12 +420,12 @@ def _listed_cells(attribute: Attribute, texts: pa.Array, values: Sequence[str]) 
     return _places(attribute, read, pa.array(values, pa.large_string()))
 
 
-def _composed(texts: pa.Array) -> pa.Array | None:
-    """Return texts in Unicode's form NFC; None if all are ASCII, or some are not UTF-8."""
-    try:
-        return None if pc.all(pc.string_is_ascii(texts)).as_py() is not False else pc.utf8_normalize(texts, "NFC")
-    except pa.ArrowInvalid:
-        return None
+def _composed(texts: pa.Array) -> pa.Array:
+    """Return texts in Unicode's form NFC, each on its own; bytes that are not UTF-8 stay as they are."""
+    raw = texts.cast(pa.large_binary()).to_pylist()
+    whole = [unicodedata.normalize("NFC", text.decode("utf-8", "surrogateescape")) for text in raw]
+    return pa.array([text.encode("utf-8", "surrogateescape") for text in whole]).cast(pa.large_binary()).view(
+        pa.large_string())  # fmt: skip
 
 
 def _node_cells(attribute: Attribute, level: TreeLevel, column: pa.Array) -> Integers:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import buffers_of, is_bytes, is_text, pa
+from dpscale.base.arrow import buffers_of, is_bytes, is_text, pa, text_kind
 from dpscale.base.display import type_of_value
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
@@ -89,7 +89,7 @@ class FramePartition(Partition):
         return {name: self._seen.schema.field(name).type for name in columns}
 
     def types(self) -> dict[str, str]:
-        return {name: str(kind) for name, kind in self.kinds(self.names).items()}
+        return {name: str(text_kind(kind)) for name, kind in self.kinds(self.names).items()}
 
     def row_bound(self) -> int:
         return self._seen.rows
@@ -241,7 +241,7 @@ def content_of(table: pa.Table) -> str:
     """Return the hash of a table's content. Raises DataError for a type that no attribute has."""
     hasher = hashlib.blake2b(digest_size=32)
     for name, column in zip(table.column_names, table.columns, strict=True):
-        hasher.update(f"{name}\0{column.type}\0{len(column)}\0".encode())
+        hasher.update(f"{name}\0{text_kind(column.type)}\0{len(column)}\0".encode())
         hasher.update(np.packbits(column.is_null().to_numpy()).data)
         for part in _values(column.drop_null(), name):
             hasher.update(np.ascontiguousarray(part).data)

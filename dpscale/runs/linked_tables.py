@@ -13,7 +13,7 @@ under the same charge is refused, like a changed round of an adaptive release.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import pa
+from dpscale.base.arrow import as_text, pa
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.numerics import Flags, Integers32, Words
 from dpscale.contributions.links import key_words
@@ -352,15 +352,21 @@ def _domain_files(job: Job) -> dict[str, bytes]:
             for name, file in one.to_files().items()}  # fmt: skip
 
 
-def public_table(section: TableSection, domain: Domain) -> tuple[Integers32, pa.Table]:
-    """Return a public table as codes, (rows, attributes), and its rows, without those that the domain file drops."""
+def public_table(
+    section: TableSection, domain: Domain, ids: Collection[str] = ()
+) -> tuple[Integers32, pa.Table]:  # fmt: skip
+    """Return a public table as codes, (rows, attributes), and its rows, without those that the domain file drops.
+
+    Bytes are texts, except in the columns `ids`.
+    """
     pieces, tables = [np.empty((0, len(domain.names)), np.int32)], []
     for partition in open_table(section, domain).partitions:
         for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.columns(domain.names)]))):
             codes, dropped = encode_batch(domain, batch, domain.names)
             stays = np.ones(codes.shape[1], np.bool_) if dropped is None else ~dropped
             pieces.append(codes.T[stays].astype(np.int32))
-            tables.append(pa.table(dict(batch)).filter(pa.array(stays)))
+            rows = {name: column if name in ids else as_text(column) for name, column in batch.items()}
+            tables.append(pa.table(rows).filter(pa.array(stays)))
     if not sum(map(len, pieces)):
         raise DataError(
             section.path, "no rows", "the rows of a public table", "add rows, or remove the table and its links"
@@ -373,7 +379,8 @@ def public_tables(run: LinkedTables) -> dict[str, tuple[Integers32, pa.Table]]:
     found: dict[str, tuple[Integers32, pa.Table]] = vars(run).setdefault("public_tables", {})
     for name, section in run.job.tables.items():
         if section.public and name not in found:
-            found[name] = public_table(section, run.job.domains[name])
+            ids = {column for files, columns in run.job.id_columns if files is section for column in columns}
+            found[name] = public_table(section, run.job.domains[name], ids)
     return found
 
 

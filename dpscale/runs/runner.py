@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from dpscale.base.arrow import is_bytes
+from dpscale.base.arrow import text_kind
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, ReportError, TransientError
 from dpscale.contributions.unit_ids import BEFORE_BYTES, RULE
@@ -130,13 +130,17 @@ def _check_id_rule(run: Run) -> None:
 
 
 def _has_ids_of_bytes(job: Job) -> bool:
-    """Return whether ids or keys of a job are bytes, by the first file of each table; frames had no such column."""
+    """Return whether ids or keys of a job are bytes, by the headers of the files, or may be bytes in a data frame."""
     domain = Domain({"ids": 2})  # no attribute is read
     for files, columns in job.id_columns:
-        if not columns or (not isinstance(files, str) and files.path == FRAME):
+        if columns and not isinstance(files, str) and files.path == FRAME:
+            return True
+        if not columns:
             continue
         table = Table.open(files, domain) if isinstance(files, str) else files.origin.table(files.path, domain)
-        if any(is_bytes(kind) for kind in table.partitions[0].kinds(columns).values()):
+        first_of_file = {partition.path: partition for partition in table.partitions}
+        kinds = [kind for partition in first_of_file.values() for kind in partition.kinds(columns).values()]
+        if any(text_kind(kind) != kind for kind in kinds):
             return True
     return False
 

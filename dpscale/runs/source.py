@@ -361,7 +361,7 @@ def rows_beyond_rank(
 ) -> Dropped:
     """Return the rows of each unit beyond a bound, and those without a unit if they are dropped."""
     data, unit = run.job.data, str(run.job.data.unit_column)
-    rows, through = survey_units(engine, table.partitions, unit), _read_lookup(run, engine)
+    rows, through = survey_units(engine, table.partitions, unit), _read_lookup(run, engine, table)
     return rows_beyond(engine, run.domain, groups, unit, bound, rows, run.job.engine.bytes, names,
                        data.unit_nulls == "drop", through)  # fmt: skip
 
@@ -372,14 +372,18 @@ def unit_lookup(run: TablePart, engine: Engine) -> list[Any]:
     return engine.scatter(found.cut(KEYS_SENT), "units") if found is not None else []
 
 
-def _read_lookup(run: TablePart, engine: Engine) -> UnitMap | None:
-    """Return the map from keys in the data to privacy units, through other tables; None if rows state their unit."""
+def _read_lookup(run: TablePart, engine: Engine, table: Table | None = None) -> UnitMap | None:
+    """Return the map from keys in the data to privacy units, through other tables; None if rows state their unit.
+
+    The keys in `table`, the data, are compared with those of the first table.
+    """
     through, rule = run.job.data.unit_through or [], run.job.data.unit_type or ""
     hops = []
-    for table, hop in zip(unit_tables(run), through, strict=True):
+    for looked_up, hop in zip(unit_tables(run), through, strict=True):
         key, maps_to = hop.columns
-        hops.append((table, column_name(key, rule), column_name(maps_to, rule)))
-    return read_unit_lookup(engine, hops) if hops else None
+        hops.append((looked_up, column_name(key, rule), column_name(maps_to, rule)))
+    data = None if table is None else (table, str(run.job.data.unit_column))
+    return read_unit_lookup(engine, hops, data) if hops else None
 
 
 def unit_tables(run: TablePart) -> list[Table]:

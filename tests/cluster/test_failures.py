@@ -1,5 +1,6 @@
 """Maps and reductions when a part of the cluster is lost."""
 
+import os
 import signal
 import threading
 from contextlib import closing, contextmanager, suppress
@@ -90,6 +91,30 @@ def test_workers_that_leave_while_they_are_checked_are_not_waited_for(tmp_path, 
             assert engine.map(square, range(20)) == [value**2 for value in range(20)]
             assert (tmp_path / "second").exists()
             assert engine.admitted is None
+
+
+@pytest.mark.slow
+def test_worker_that_leaves_while_a_suspended_one_is_asked_gets_no_task(tmp_path, secured):
+    """A third worker joins meanwhile, and the tasks run there."""
+    with (
+        machines(tmp_path, secured) as made,
+        dask.config.set({"dpscale.worker-wait": 120, "dpscale.worker-answer": 20}),
+    ):
+        made.scheduler()
+        suspended, left = made.worker("--no-nanny"), made.worker("--no-nanny")
+        with closing(resolve(scheduler=made.address)) as engine:
+            engine.client.wait_for_workers(2, timeout=120)
+            assert engine.map(square, range(3)) == [0, 1, 4]
+            addresses = {pid: address for address, pid in engine.client.run(os.getpid).items()}
+            os.kill(suspended.pid, signal.SIGSTOP)
+            engine._admission._passed.discard(addresses[suspended.pid])  # as if it had just joined
+            threading.Timer(2, kill, [left]).start()
+            threading.Timer(3, made.worker, ["--no-nanny"]).start()
+            try:
+                assert engine.map(square, range(3)) == [0, 1, 4]
+                assert addresses[left.pid] not in engine.admitted
+            finally:
+                os.kill(suspended.pid, signal.SIGCONT)
 
 
 def test_map_waits_for_suspended_worker(client):

@@ -36,7 +36,7 @@ from dpscale.contributions.unit_ids import (
     tidy_text,
     tidy_texts,
 )
-from dpscale.engine.contribution_bounds import rows_beyond, survey_units
+from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.records.column_values import plain
@@ -253,6 +253,24 @@ def test_bytes_and_texts_are_compared_only_under_a_stated_rule(tmp_path):
         one_family_of_keys([BYTE_IDS, TEXT_IDS], "u")
     stored, texts = (identities(plain(column), "u", "text").words.tolist() for column in columns)
     assert stored == texts
+
+
+@pytest.mark.parametrize(("keys", "units", "refers", "column"), [
+    (("bytes", "text"), ("text", "text"), "text", "k"),
+    (("text", "text"), ("text", "bytes"), "text", "o"),
+    (("bytes", "bytes"), ("text", "text"), "text", "k"),
+    (("text", "text"), ("bytes", "bytes"), "bytes", "k"),
+])  # fmt: skip
+def test_keys_and_units_of_a_lookup_are_of_one_family(tmp_path, keys, units, refers, column):
+    """Planted: without the check, a person in two files of the lookup is two units."""
+    ids = {"text": pa.array(["7", "8"]), "bytes": pa.array([b"7", b"8"])}
+    write_files(tmp_path / "data", [ids[refers]])
+    for number, (key, unit) in enumerate(zip(keys, units, strict=True)):
+        (tmp_path / "through").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"k": ids[key], "o": ids[unit], "a": [0, 0]}), tmp_path / f"through/{number}.parquet")
+    data, through = (dp.Table.open(tmp_path / name, dp.Domain({"a": 2})) for name in ("data", "through"))
+    with pytest.raises(dp.DataError, match=f"data column '{column}': bytes in one file, texts in another"):
+        read_unit_lookup(LocalEngine("synchronous"), [(through, "k", "o")], (data, "u"))
 
 
 def test_null_column_has_no_id():

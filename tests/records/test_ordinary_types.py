@@ -24,8 +24,9 @@ from dpscale.engine.frames import frame_table
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.job.sections import TableSection
 from dpscale.records.column_values import days, numbers, plain, plain_kind, shortest
+from dpscale.records.delimited import scan_quotes
 from dpscale.records.encode import encode
-from dpscale.records.frames import read_stream
+from dpscale.records.frames import content_of, read_stream
 from dpscale.records.where import matching, read_where
 
 NULLS = {"nulls": "category"}
@@ -493,16 +494,24 @@ def test_values_of_several_lines_and_with_quotes_are_read(tmp_path, ending, quot
     ('x,y\n1,"5 inch\n2,b\n3,"6 inch\n4,c\n', "text after the closing quote"),
     ('x,y\n\n1,a\n\n2,"b\n', "quote that is not closed"),
     ('x,y\r\n1,"a\r\n2,b\r\n', "quote that is not closed"),
+    ('x,y\n1,a\n2,"b\n', "quote that is not closed"),
+    ('x,y\r\n1,a\r\n2,"b\r\n\r\n', "quote that is not closed"),
+    ('x,y\r1,"5 inch\r2,b\r3,"6 inch\r4,c\r', "text after the closing quote"),
 ])  # fmt: skip
-def test_quote_that_takes_the_next_records_is_refused(tmp_path, text, fault):
+def test_quote_that_takes_the_next_records_is_refused(tmp_path, text, fault, monkeypatch):
     """Planted: without the check, the records after the quote are a text of the record with it."""
     path = tmp_path / "a.csv"
     for encoding in ("utf-8", "utf-16"):
         path.write_bytes(text.encode(encoding))
-        with pytest.raises(dp.DataError, match=f"{fault}.* in .*a.csv"):
-            read_texts(path, encoding=encoding)
+        for few in (1 << 16, 0):  # with and without compiling
+            monkeypatch.setattr(scan_quotes, "_few", few)
+            with pytest.raises(dp.DataError, match=f"{fault}.* in .*a.csv"):
+                read_texts(path, encoding=encoding)
     path.write_text('x,y\n1,5"\n2,"a"\n3,b"c"\n\n4,"5"" d"')
     assert read_texts(path) == ["1", "2", "3", "4"]
+    for valid in ('x,y\r1,"a\nb"\r2,c\r3,d\r', 'x,y\r1,"a\rb"\r2,",2"\r3,d\r', 'x,y\n1,"a\nb" \n2,c\n3,d'):
+        path.write_text(valid, newline="")
+        assert read_texts(path) == ["1", "2", "3"]
 
 
 def test_quoted_numbers_have_the_delimiter_as_the_mark_of_thousands(tmp_path):
@@ -523,6 +532,20 @@ def test_categories_are_compared_in_one_form_of_unicode(tmp_path):
     pq.write_table(pa.table({"x": [text + "e" for text in decomposed]}), tmp_path / "a.parquet")
     prefixes = {"kind": "text-prefix", "length": 4, "values": ["Köln", "Ulme"], "outside": "category"}
     assert counts(tmp_path, x=prefixes) == [1, 1, 1]
+    for text in (b"\xff", b"Ko\xcc", None):  # a further row changes its own cell only
+        column = pa.array([*(name.encode() for name in decomposed), text], pa.binary())
+        for kind in (pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.binary())):
+            pq.write_table(pa.table({"x": column.cast(kind)}), tmp_path / "a.parquet")
+            assert counts(tmp_path, x=kinds | {"values": names})[:3] == [1, 1, 1]
     both = [names[0], decomposed[0]]
     pq.write_table(pa.table({"x": [names[0], decomposed[0], decomposed[0]]}), tmp_path / "a.parquet")
     assert counts(tmp_path, x={"kind": "categories", "values": both}) == [1, 2]
+
+
+def test_frame_of_bytes_has_the_hash_and_types_of_texts():
+    """A run that was measured with such a frame is the same run, and its rows have texts."""
+    texts, raw = (pa.table({"x": pa.array(["a", "bc"]).cast(kind)}) for kind in (pa.large_string(), pa.large_binary()))
+    assert content_of(texts) == content_of(raw)
+    assert content_of(texts) != content_of(pa.table({"x": pa.array(["ab", "c"], pa.large_string())}))
+    tables = [frame_table(frame, dp.Domain(x=["a", "bc"]), ["x"], LocalEngine("synchronous")) for frame in (texts, raw)]
+    assert tables[0].types() == tables[1].types()

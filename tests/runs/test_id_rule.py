@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
@@ -12,19 +14,32 @@ from tests.runs.small import ROWS, table, write_job, write_table
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 2}
 
 
-def test_only_ids_of_bytes_have_another_rule_than_before(tmp_path):
-    for kind, ids in (("text", ["a", "b"]), ("bytes", [b"a", b"b"])):
-        place = tmp_path / kind
-        write_table(place / "data", table().assign(id=[ids[row % 2] for row in range(ROWS)]))
-        data = UNIT | {"privacy_unit": "id", "max_rows_per_unit": 2}
-        run_stages(begin_run(read_job(write_job(place, data=data)), place / "run"), only="plan")
-        manifest = place / "run/manifest.json"
-        manifest.write_text(manifest.read_text().replace('"ids": "3"', '"ids": "2"'))
-        if kind == "text":
-            run_stages(open_run(place / "run"), only="measure")
-        else:
-            with pytest.raises(dp.JobError, match="began under an earlier rule for ids"):
-                run_stages(open_run(place / "run"), only="measure")
+BYTES = pa.array([b"a", b"b"] * (ROWS // 4))
+COLUMNS = {
+    "text": [pa.array(["a", "b"] * (ROWS // 4))] * 2,
+    "bytes": [BYTES] * 2,
+    "bytes in a dictionary": [BYTES.dictionary_encode()] * 2,
+    "nulls, then bytes": [pa.nulls(ROWS // 2), BYTES],
+    "bytes as texts": [BYTES] * 2,
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_only_ids_of_bytes_have_another_rule_than_before(tmp_path, case):
+    (tmp_path / "data").mkdir()
+    rows = pa.Table.from_pandas(table(), preserve_index=False)
+    for number, ids in enumerate(COLUMNS[case]):
+        half = rows.slice(number * ROWS // 2, ROWS // 2).append_column("id", ids)
+        pq.write_table(half, tmp_path / f"data/{number}.parquet")
+    data = UNIT | {"privacy_unit": "id"} | ({"unit_type": "text"} if case == "bytes as texts" else {})
+    run_stages(begin_run(read_job(write_job(tmp_path, data=data)), tmp_path / "run"), only="plan")
+    manifest = tmp_path / "run/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"ids": "3"', '"ids": "2"'))
+    if case in ("text", "bytes as texts"):
+        run_stages(open_run(tmp_path / "run"), only="measure")
+        return
+    with pytest.raises(dp.JobError, match="began under an earlier rule for ids"):
+        run_stages(open_run(tmp_path / "run"), only="measure")
 
 
 @pytest.mark.parametrize("unit", [True, False])
