@@ -76,7 +76,7 @@ REFUSED = {
     "mechanism": (SHORT | {"mechanism": {"name": 3}}, r"^mechanism\.name: 3: it should be a text"),
     "share": (SHORT | {"budget": {"share": 0.5}}, r"^budget\.share: unknown key"),
     "units": (SHORT | {"budget": {"units": 2.0}}, r"^budget\.units: 2\.0: it should be below 1"),
-    "workload": (SHORT | {"workload": []}, r"^workload: a list: list should have at least 1 item"),
+    "workload": (SHORT | {"workload": []}, r"^workload: nothing; expected at least one entry"),
     "family": (SHORT | {"workload": [{"degree": 1}]}, r"^workload\.0\.family: missing"),
     "growing table": (several(tables={"people": TABLE | {"period": "a"}}), r"^tables\.people\.period: unknown key"),
     "table": (several(tables={"people": {"domain": "domain.toml"}}), r"^tables\.people\.path: missing"),

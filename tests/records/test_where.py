@@ -167,7 +167,7 @@ def test_invalid_where_text_is_refused_with_position(text, message):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("aa = 2", "no column 'aa'; expected columns of the data; did you mean 'a'?"),
+    ("aa = 2", "no column 'aa'; expected columns of the data, in the same case; did you mean 'a'?"),
     ("year = '2025'", "a text for column 'year' of type int64; expected a number; write numbers and dates without"),
     ("day = 20250101", "a number for column 'day' of type timestamp[us]; expected a date; write texts in quotes, and"),
     ("share = 2025-01-01", "a date for column 'share' of type double; expected a number; write numbers plainly"),
