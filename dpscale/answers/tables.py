@@ -45,7 +45,7 @@ def texts(attribute: Attribute) -> list[str]:
     taken = set(found)
     for cell, text in enumerate(found):
         if first[text] < cell:
-            found[cell] = next(one for one in _numbered(text, cell) if one not in taken)
+            found[cell] = next(longer for longer in _numbered(text, cell) if longer not in taken)
             taken.add(found[cell])
     return found
 

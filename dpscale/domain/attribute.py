@@ -512,11 +512,11 @@ def cell_of_literal(attribute: Attribute, value: Literal) -> int | None:
         return cells.get(value)
 
     written = spelled(value)
-    alike = attribute.denoted.get(value if isinstance(value, datetime) else _denoted(written), [])
-    if len(alike) == 1 and (alike[0] == written or isinstance(value, bool)):
-        return cells[alike[0]]
-    if alike:
-        raise ValueError(spelled(written if written in alike else alike[0]))
+    labels = attribute.denoted.get(value if isinstance(value, datetime) else _denoted(written), [])
+    if len(labels) == 1 and (labels[0] == written or isinstance(value, bool)):
+        return cells[labels[0]]
+    if labels:
+        raise ValueError(spelled(written if written in labels else labels[0]))
     return None
 
 

@@ -256,18 +256,18 @@ def read_unit_lookup(
     A hop is a table, its key column and the column that the key is mapped to. `data` are the table and column whose
     values are keys of the first hop. Raises DataError for columns that cannot be compared.
     """
-    referring = data
+    referring = [] if data is None else _families(engine, *data)
     for table, key, unit in hops:
-        families = _families(engine, table, key)
-        if referring is not None:
-            families = families + _families(engine, *referring)
-        for of_column in zip(*families, strict=True):
-            one_family_of_keys(of_column, key)
-        referring = table, unit
-    if referring is not None:
-        for of_column in zip(*_families(engine, *referring), strict=True):
-            one_family_of_keys(of_column, referring[1])
+        _check_families([*_families(engine, table, key), *referring], key)
+        referring = _families(engine, table, unit)
+        _check_families(referring, unit)
     return composed([_hop(engine, *hop) for hop in hops])
+
+
+def _check_families(families: Sequence[list[str]], column: str) -> None:
+    """Raise DataError if the ids in some files cannot be compared; each file has a family for each column of a key."""
+    for of_column in zip(*families, strict=True):
+        one_family_of_keys(of_column, column)
 
 
 def _families(engine: Engine, table: Table, column: str) -> list[list[str]]:

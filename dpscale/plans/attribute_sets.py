@@ -138,9 +138,9 @@ class AttributeSets(Sequence[AttributeSet]):
         near = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
         candidates = ordered[near]
 
-        alike = np.flatnonzero((keys[near] == wanted) & (self.degrees[candidates] == degree))
-        attributes = self.members[self.starts[candidates[alike]][:, None] + np.arange(degree)]
-        equal = alike[(attributes == members[alike]).all(axis=1)]
+        near_sets = np.flatnonzero((keys[near] == wanted) & (self.degrees[candidates] == degree))
+        attributes = self.members[self.starts[candidates[near_sets]][:, None] + np.arange(degree)]
+        equal = near_sets[(attributes == members[near_sets]).all(axis=1)]
         found[equal] = candidates[equal]
         return found
 
