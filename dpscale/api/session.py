@@ -40,7 +40,6 @@ from dpscale.ledger.location import resolved, standing
 from dpscale.mechanisms.residual_planner import NAME
 from dpscale.privacy.accounting import GDP, STATED_DELTA, Cost
 from dpscale.records.frames import FRAME, frame_columns, read_stream
-from dpscale.runs.charge import is_charged
 from dpscale.runs.manifest import MANIFEST
 from dpscale.runs.opening import begin_run, open_run
 from dpscale.runs.refine import Refinement, missing_cost, plan_refinement, preview_refinement, start_refinement
@@ -438,7 +437,7 @@ class Session:
         if not self._count:
             return
         last = open_run(self._directory(self._count))
-        if not last.done("measure") and not is_charged(last):
+        if not last.done("measure") and not last.is_charged:
             last.created = "folder"
             remove_run(last)
             if present(last.path / MANIFEST):  # the ledger has its charge

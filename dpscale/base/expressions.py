@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -29,6 +31,7 @@ TOKEN = re.compile(r"""
 INSTEAD = {"==": "write a single =", "<>": "write !=", "&&": "write and", "&": "write and"}
 MOST = 1 << 63  # smaller integers are compared exactly, as in columns
 Literal = bool | int | float | str | datetime
+_is_former: ContextVar[bool] = ContextVar("_is_former", default=False)
 
 
 class WrittenInteger(int):
@@ -41,6 +44,30 @@ class WrittenNumber(float):
     """Number with its text in an expression, `written`."""
 
     written: str
+
+
+@contextmanager
+def former_reading(is_charged: bool) -> Iterator[None]:
+    """Accept conditions of a charged run that are refused in new jobs, with their former meaning.
+
+    A day denotes its whole period, a number the code that is written like the integer without leading zeros, and a
+    condition that no cell satisfies counts 0. Conditions of new jobs have the same meaning in both readings.
+
+    Parameters
+    ----------
+    is_charged : bool
+        Whether the run is charged; the conditions of other runs are refused.
+    """
+    token = _is_former.set(is_charged)
+    try:
+        yield
+    finally:
+        _is_former.reset(token)
+
+
+def is_former_reading() -> bool:
+    """Return whether conditions are read as in versions before their checks."""
+    return _is_former.get()
 
 
 def as_written(value: float, text: str) -> int | float:

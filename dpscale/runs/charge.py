@@ -248,11 +248,6 @@ def journal_of(part: Part, entry: str = "privacy") -> Journal:
     )
 
 
-def is_charged(run: Run) -> bool:
-    """Return whether some parts of the run were charged."""
-    return any(run.manifest.get(name) for name in ENTRIES)
-
-
 def ensure_noise_key(owner: Run | Part) -> None:
     """Create the noise key before the first draw.
 

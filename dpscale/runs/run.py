@@ -440,6 +440,11 @@ class Run(StageRecords):
         return self.content.protects
 
     @property
+    def is_charged(self) -> bool:
+        """Whether some parts of the run were charged."""
+        return any(self.manifest.get(name) for name in ENTRIES)
+
+    @property
     def spent(self) -> Cost:
         """Cost that was charged, of all entries on the ledger."""
         entries = [self.manifest.get(name) for name in ENTRIES]

@@ -49,7 +49,7 @@ from dpscale.records import Table
 from dpscale.records.frames import FRAME, FramePartition
 from dpscale.records.origin import Fingerprint, Stamps, as_seen, fingerprints, joint_digest, layout, snapshot, stamps
 from dpscale.records.table import Partition
-from dpscale.runs.charge import ensure_noise_key, is_charged
+from dpscale.runs.charge import ensure_noise_key
 from dpscale.runs.earlier import check_same_data
 from dpscale.runs.manifest import frame_tag, keyed_tags
 from dpscale.runs.run import Run
@@ -192,7 +192,7 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
         # other data than files cannot be compared further
         if not prints:
             raise changed_files("the records changed since this release started")
-        check_same_files(run, prints, is_charged(run.run))
+        check_same_files(run, prints, run.run.is_charged)
         tag = str(first_snapshot)
     if prints and not run.folder:
         record_tags(run, prints)
@@ -251,7 +251,7 @@ def frame_content(run: TablePart, engine: Engine, earlier: bool = False) -> str:
 
 def is_open_to_no_rows(run: Run) -> bool:
     """Return whether a run may release data without rows: it is allowed to, or its charge is behind it."""
-    return bool(run.manifest.get("empty")) or is_charged(run)
+    return bool(run.manifest.get("empty")) or run.is_charged
 
 
 def check_rows_exist(

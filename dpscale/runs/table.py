@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.base.arrow import pq
 from dpscale.base.errors import DataError, JobError
+from dpscale.base.expressions import former_reading
 from dpscale.base.numerics import AttributeSet
 from dpscale.contributions.units import Bound
 from dpscale.counting.weighted import PeriodWeights
@@ -299,7 +300,8 @@ class TablePart(Part):
         domain = self.domain  # forgets the workload over assumed cells
         if "workload" not in vars(self):
             checked = sys.maxsize if self.is_done("plan") else None  # opening a release does not read limits
-            vars(self)["workload"] = self.job.build_workload(domain, checked)
+            with former_reading(self.run.is_charged):
+                vars(self)["workload"] = self.job.build_workload(domain, checked)
         found: Workload = vars(self)["workload"]
         return found
 

@@ -28,10 +28,10 @@ import numpy as np
 
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError
-from dpscale.base.expressions import SIGNS, ConditionReader, Literal, spelled, spelled_name
+from dpscale.base.expressions import SIGNS, ConditionReader, Literal, is_former_reading, spelled, spelled_name
 from dpscale.base.numerics import AttributeSet, Flags, Floats
 from dpscale.domain import Domain
-from dpscale.domain.attribute import Attribute, cell_of_literal, cut_at, is_day, name_of, read_period
+from dpscale.domain.attribute import Attribute, cell_of_literal, cut_at, is_day, name_of, number_of, read_period
 
 FIELD = "workload.predicates"
 WORDS = ("and", "or", "not", "in", "between", "is", "null", "total")
@@ -190,8 +190,9 @@ class LabelledCells:
         found = np.zeros(self.attribute.size, np.bool_)
         if self.attribute.kind == "date" and (isinstance(value, datetime) or is_day(value)):
             self._period("=", value)  # refuses a day of a longer period
+        cell = _former_cell(self.attribute, value) if is_former_reading() else None
         try:
-            cell = cell_of_literal(self.attribute, value)
+            cell = cell_of_literal(self.attribute, value) if cell is None else cell
         except ValueError as error:
             raise self._error(value, "a text in quotes for a code", f"write {error}") from None
         if cell is None:
@@ -241,7 +242,7 @@ class LabelledCells:
         Raises JobError for what names no period, and for a day at which the comparison would divide one.
         """
         by, name = self.attribute.by, self.attribute.name
-        if isinstance(value, datetime) and value.time() != time.min:
+        if isinstance(value, datetime) and value.time() != time.min and not is_former_reading():
             raise self._error(value, f"a {by}", "compare with a day")
         try:
             number = read_period(by, value)
@@ -250,7 +251,7 @@ class LabelledCells:
         except ValueError:
             raise self._error(value, f"the name of a {by}, or its first or last day", "fix it") from None
 
-        if day is not None and (cut := cut_at(by, sign, day.date())) != day.date():
+        if day is not None and (cut := cut_at(by, sign, day.date())) != day.date() and not is_former_reading():
             if cut is None:
                 raise self._error(value, f"a {by} of {name}", f"write {spelled(name_of(by, number))}")
             raise self._error(value, f"a cut between two {by}s of {name}", f"write {cut}")
@@ -261,6 +262,16 @@ class LabelledCells:
         shown = spelled(value) if is_short else safe_repr(value)
         got = f"{shown} for attribute {self.attribute.name!r} in {safe_repr(self.text)}"
         return JobError(FIELD, got, takes, remedy)
+
+
+def _former_cell(attribute: Attribute, value: Literal) -> int | None:
+    """Return the cell that a literal denoted before codes and days were checked: see `former_reading`."""
+    if isinstance(value, datetime):
+        day = value.date()
+        value = str(name_of(attribute.by, number_of(attribute.by, day)) if attribute.kind == "date" else day)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+        value = int(value)
+    return attribute.cell_of.get(value, attribute.cell_of.get(str(value)))
 
 
 def text_of(value: Literal) -> str:
@@ -319,8 +330,9 @@ def check_countable(found: Predicate, text: str, domain: Domain) -> None:
     """Raise JobError if no cell satisfies a predicate of a job.
 
     The cells of a searched attribute are those that the search finds, perhaps none of the predicate: its count is 0.
+    Conditions of charged runs are not checked again: see `former_reading`.
     """
-    if not set(found.attributes) & set(domain.discovered):
+    if not set(found.attributes) & set(domain.discovered) and not is_former_reading():
         check_satisfied(found, text)
 
 

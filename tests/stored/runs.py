@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tomli_w
 
 import dpscale as dp
@@ -68,6 +69,10 @@ TABLES["published"]["mechanism"]["published"] = True
 TABLES |= {f"{name}{VERSION_4}": job for name, job in TABLES.items()}
 TABLES[f"product{VERSION_4}"] = {"workload": [*PRODUCTS, *PAIRS]}
 DATABASES = (f"database{VERSION_4}", f"interrupted-database{VERSION_4}")
+# conditions that new jobs refuse: a day within a month, a number for one of two codes, and what no cell satisfies
+CONDITIONS = f"conditions{VERSION_4}"
+FORMER = ["day >= 2024-02-15", "day = 2024-02-05 and sex = 1", "code = 01", "code = 1.0 or sex = 0", "day < '2024-01'"]
+TABLES[CONDITIONS] = {"workload": [{"family": "predicates", "conditions": FORMER}, *PAIRS]}
 GROWING = f"growing{VERSION_4}"  # two of six months
 CASES = (*(case for case in TABLES if case.endswith(VERSION_4)), *DATABASES, GROWING)
 INTERRUPTED = {
@@ -126,6 +131,8 @@ def write_case(case: str, folder: Path) -> Path:
         return folder / "job.toml"
     write_table(folder / "data", 1)
     domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
+    if case == CONDITIONS:
+        domain = write_days_and_codes(folder / "data")
     (folder / "domain.toml").write_text(tomli_w.dumps(domain))
     job: dict[str, Any] = {"privacy": GAUSSIAN, **TABLES[case]}
     job["data"] = {"path": "data", "domain": "domain.toml", **job.get("data", {})}
@@ -133,6 +140,18 @@ def write_case(case: str, folder: Path) -> Path:
     job["engine"] = {"scheduler": "synchronous", "memory": "1GiB", "seed": 0}
     (folder / "job.toml").write_text(tomli_w.dumps(job))
     return folder / "job.toml"
+
+
+def write_days_and_codes(data: Path) -> dict[str, Any]:
+    """Write a day and a code as text instead of age and code of the table; return its domain."""
+    months, codes = ["2024-01", "2024-02", "2024-03"], ["0", "1", "01"]
+    table = pd.read_csv(data / "part-0.csv")
+    days = [f"{months[age % 3]}-{1 + 4 * age:02}" for age in table.pop("age")]
+    table = table.assign(day=days, code=[codes[code] for code in table["code"]])
+    table.to_csv(data / "part-0.csv", index=False, lineterminator="\n")
+    sizes = {name: {"kind": "coded", "size": SIZES[name]} for name in ("sex", "income")}
+    day = {"kind": "date", "by": "month", "low": months[0], "high": months[-1]}
+    return {"attributes": {"day": day, "code": {"kind": "categories", "values": codes}, **sizes}}
 
 
 def releases(run: Path) -> dict[str, dp.Release]:

@@ -34,7 +34,18 @@ from tests.stored.runs import (
 FINISHED = [case for case in CASES if case not in INTERRUPTED]
 TABLES = [case for case in FINISHED if case not in (*DATABASES, GROWING)]
 QUICK = tuple(
-    f"{one}@4" for one in ("identity", "aim-grem", "units", "rows", "hdmm", "product", "database", "interrupted-rounds")
+    f"{one}@4"
+    for one in (
+        "identity",
+        "aim-grem",
+        "units",
+        "rows",
+        "hdmm",
+        "product",
+        "conditions",
+        "database",
+        "interrupted-rounds",
+    )
 )
 
 

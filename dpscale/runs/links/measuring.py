@@ -58,7 +58,7 @@ from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.history import NoisyHistory, parent_counts, step_counts
 from dpscale.relational.published import Fit, Rounds, moved_entries, run_rounds
 from dpscale.relational.rounding import Cross
-from dpscale.runs.charge import is_charged, journal_of, release_of_entry
+from dpscale.runs.charge import journal_of, release_of_entry
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics, PartedLinks, number_of_parts, read_parts
@@ -543,7 +543,7 @@ def snapshot_of(run: LinkedTables, engine: Engine) -> str:
     content = json.dumps([joint_digest(table, of_files) for table, of_files in prints.values()])
     tag = snapshot_tag(run.run.secret.read(), hashlib.sha256(content.encode()).hexdigest())
     if recorded not in (None, tag):
-        check_same_files(run, prints, is_charged(run.run))
+        check_same_files(run, prints, run.run.is_charged)
         tag = str(recorded)
     record_tags(run, prints)
     run.run.update(snapshot=tag, data=run.layouts())

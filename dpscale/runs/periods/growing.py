@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import JobError
+from dpscale.base.expressions import former_reading
 from dpscale.base.numerics import Floats
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import first_day, read_period
@@ -180,7 +181,8 @@ class GrowingPart(Part):
 
     @cached_property
     def workload(self) -> Workload:
-        return self.job.build_workload(self.declared)
+        with former_reading(self.run.is_charged):
+            return self.job.build_workload(self.declared)
 
     @cached_property
     def planning_problem(self) -> PlanningProblem:
