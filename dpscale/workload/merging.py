@@ -55,7 +55,7 @@ class MergedCells:
         """Domain whose cells are the classes."""
         sizes = self.sizes
         return Domain([Domain({one.name: sizes[one.name]})[one.name] if one.name in sizes else one
-                       for one in self.whole.attributes])  # fmt: skip
+                       for one in self.whole.axes])  # fmt: skip
 
     @property
     def note(self) -> str:

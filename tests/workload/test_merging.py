@@ -217,3 +217,25 @@ def test_release_answers_and_labels_the_queries_of_the_cells(tmp_path):
     assert table.iloc[0].astype(str).str.contains("zip in 0..999").any()
     again = dp.Release.open(tmp_path / "run")
     np.testing.assert_allclose(again.table(("zip", "sex"), family="product")["estimate"], table["estimate"])
+
+
+@pytest.mark.parametrize("statement", [
+    "SELECT c, SUM(v) AS z FROM t WHERE k > m AND c <> 3 GROUP BY c",  # an array of 2,880 cells
+    "SELECT zip // 1000 AS g, SUM(v) AS z FROM t GROUP BY g",
+])  # fmt: skip
+def test_sums_of_a_number_beside_merged_cells_are_those_of_the_rows(tmp_path, statement):
+    rng = np.random.default_rng(0)
+    sizes = {"c": 12, "k": 12, "m": 20, "zip": 5000}
+    frame = pd.DataFrame({name: rng.integers(0, size, 3000) for name, size in sizes.items()})
+    frame["v"] = rng.integers(0, 101, len(frame))
+    domain = Domain(**sizes, v=dp.number(0, 100))
+    plan = dp.plan(statement, domain, epsilon=20, delta=1e-9, ledger=tmp_path / "ledger.sqlite")
+    answers = dp.run(plan, tmp_path / "run", data=frame).query("query-1")
+
+    rows = frame[(frame.k > frame.m) & (frame.c != 3)] if "WHERE" in statement else frame
+    groups = rows.c if "WHERE" in statement else rows.zip // 1000
+    exact = rows.v.groupby(groups).sum()
+    answers = answers.set_index(answers.columns[0])
+    errors = answers["z"][exact.index] - exact
+    assert (errors.abs() <= 7 * answers["z_std_error"][exact.index]).all()
+    assert (answers["z_std_error"] < 0.2 * exact.mean()).all()
