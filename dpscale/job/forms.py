@@ -58,8 +58,11 @@ JOB_SECTIONS: dict[str, type[Settings]] = {
     "budget": BudgetTable,
     "about": AboutTable,
 }
+SHORT_SECTIONS = TABLE_SECTIONS | JOB_SECTIONS
+LISTED = ("workload", "rule")  # sections that may occur several times
+MOST_SECTIONS = 2  # that a message names for a misplaced key
 SHARES: dict[str, type[Settings]] = {"tables": TableShares, "links": LinkShare, "joins": JoinShare}  # of [budget]
-MODELS = TABLE_SECTIONS | JOB_SECTIONS | {
+MODELS = SHORT_SECTIONS | {
     "tables": TableSection,
     "link": LinkSection,
     "joins": JoinSection,
@@ -196,7 +199,17 @@ def _refuse_others(where: str, section: Any, keys: Sequence[str] = (), given: Co
     for key, _ in _items(section):
         if key in given or (keys and key not in keys):
             known = keys or [name for name in accepted_keys(tuple(where.split("."))) if name not in given]
-            raise JobError(f"{where}.{key}".strip("."), "unknown key", ", ".join(known), nearest(str(key), known))
+            remedy = _section_of(str(key)) if keys else ""
+            raise JobError(
+                f"{where}.{key}".strip("."), "unknown key", ", ".join(known), remedy or nearest(str(key), known)
+            )
+
+
+def _section_of(key: str) -> str:
+    """Return the remedy for a key that other sections of the short form have; empty if none or many have it."""
+    sections = {"data": DATA_KEYS} | {name: list(model.model_fields) for name, model in SHORT_SECTIONS.items()}
+    found = [f"[[{name}]]" if name in LISTED else f"[{name}]" for name, keys in sections.items() if key in keys]
+    return f"move it to {' or '.join(found)}" if 1 <= len(found) <= MOST_SECTIONS else ""
 
 
 def accepted_keys(location: tuple[int | str, ...]) -> list[str]:
@@ -246,7 +259,8 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
     where = ".".join(named) or "job"
     if fault["type"] == "extra_forbidden":
         known = accepted_keys(location[:-1]) if location[1:] else list(keys)
-        return JobError(where, "unknown key", ", ".join(known), nearest(str(location[-1]), known))
+        remedy = _section_of(str(location[-1])) if is_short else ""
+        return JobError(where, "unknown key", ", ".join(known), remedy or nearest(str(location[-1]), known))
     if fault["type"] == "missing":
         return JobError(where, "missing", "a value", "add it to the job file")
     if fault["type"] == "list_type" and "attributes" in named:

@@ -120,6 +120,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     ("absent variable", "table", in_database("env:NO_SUCH_DATABASE")),
     ("absent database file", "table", in_database("sqlite:///none.sqlite")),
     ("absent domain file", "table", {"data.domain": "e.toml"}),
+    ("key of another section", "growing", {"data.max_periods_per_unit": 2}),
+    ("key of two other sections", "table", {"privacy.seed": 3}),
     ("unknown section", "table", {"mechansm": {"name": "hdmm"}}),
     ("unknown mechanism", "table", {"mechanism": {"name": "hdm"}}),
     ("unknown option", "table", {"mechanism": {"name": "hdmm", "wy": "union"}}),
