@@ -42,7 +42,7 @@ def compile_in_turn():
     """Let one process of a test session compile at a time."""
     from numba.core.dispatcher import Dispatcher
 
-    place = Path(tempfile.gettempdir()) / f"dpscale-compile-{os.environ['PYTEST_XDIST_TESTRUNUID']}"
+    place = Path(os.environ["DPSCALE_TESTS"]) / "compilation.lock"
     compile_any, turn, depth = Dispatcher.compile, RLock(), [0]
 
     def compile_alone(self, signature):

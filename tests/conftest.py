@@ -4,8 +4,10 @@ Each test session has its own plan store, state directory and data folder, so th
 Hypothesis has no deadline, because benchmarks measure time, not tests.
 """
 
+import atexit
 import gc
 import os
+import shutil
 import tempfile
 from collections import Counter
 
@@ -15,11 +17,21 @@ from hypothesis import settings
 for library in ("OPENBLAS", "OMP", "MKL"):  # test processes run side by side and would compete for the cores
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 os.environ["DPSCALE_PROGRESS"] = "86400"  # lines that come with the clock would be in what tests read
-os.environ["DPSCALE_STATE"] = tempfile.mkdtemp(prefix="dpscale-state-")
-os.environ["DPSCALE_STORE"] = tempfile.mkdtemp(prefix="dpscale-store-")
-os.environ["DPSCALE_DATA"] = tempfile.mkdtemp(prefix="dpscale-data-")
+# processes of a session have their folders in that of the first one
+FOLDER, PROCESS = tempfile.mkdtemp(prefix="dpscale-tests-", dir=os.environ.get("DPSCALE_TESTS")), os.getpid()
+os.environ.setdefault("DPSCALE_TESTS", FOLDER)
+for name in ("STATE", "STORE", "DATA"):
+    os.environ[f"DPSCALE_{name}"] = os.path.join(FOLDER, name.lower())
+    os.mkdir(os.environ[f"DPSCALE_{name}"], 0o700)
 settings.register_profile("dpscale", deadline=None)
 settings.load_profile("dpscale")
+
+
+@atexit.register
+def remove_folder():
+    """Remove the folder of this process; a forked one leaves that of its parent."""
+    if os.getpid() == PROCESS:
+        shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 def pytest_configure(config):
