@@ -20,11 +20,10 @@ from dpscale.base.progress import Progress, lines, shown
 from dpscale.domain import Domain
 from dpscale.job import Job, job_content
 from dpscale.job.forms import SEVERAL
-from dpscale.ledger import Ledger
-from dpscale.ledger.account import canonical
 from dpscale.mechanisms import DEFAULT
 from dpscale.plans.plan import Plan
 from dpscale.records.frames import FRAME, read_stream
+from dpscale.runs.charge import account_of
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.refine import plan_refinement, start_refinement
 from dpscale.runs.runner import check_frame, check_repeat, remove_on_error, run_stages
@@ -148,8 +147,13 @@ def warn_spent(job: Job) -> None:
 
     The total is that of all releases of the dataset on the ledger.
     """
-    with Ledger.open(job.privacy.ledger, create=False) as ledger:
-        spent = ledger.summary()["datasets"][canonical(job.dataset)]["spent"]
+    if (stated := account_of(job)) is None:
+        said = (f"the answers are those of an earlier run, and the ledger {job.privacy.ledger} has no entry of dataset"
+                f" {job.dataset!r}: they were charged on another one")  # fmt: skip
+        warnings.warn(said, SpentWarning, stacklevel=3)
+        return
+
+    spent = stated["spent"]
     epsilon = "infinite" if spent["epsilon"] is None else f"{spent['epsilon']:.6g}"
     said = (f"dataset {job.dataset!r} has spent epsilon {epsilon} at delta {spent['delta']:.6g} in total, by the "
             f"ledger {job.privacy.ledger}; a changed frame is a new release with a new charge, dataset= names other "

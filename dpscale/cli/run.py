@@ -429,11 +429,11 @@ def answer(  # noqa: PLR0913
 
 def _spent_on_dataset(job: Any) -> str:
     """Return in words what the dataset of a job has spent."""
-    from dpscale.ledger import Ledger
     from dpscale.ledger.account import canonical
+    from dpscale.runs.charge import account_of
 
-    with Ledger.open(job.privacy.ledger, create=False) as ledger:
-        [stated] = ledger.summary(job.dataset)["datasets"].values()
+    if (stated := account_of(job)) is None:
+        return f"{job.privacy.ledger} has no entry of dataset {canonical(job.dataset)}: it was charged on another one"
     figures, left = stated["spent"], stated["remaining_epsilon"]
     cap = "there is no cap" if left is None else f"epsilon {left:.4g} is left"
     spent = f"epsilon {figures['epsilon']:.4g} at delta {figures['delta']:g}"

@@ -17,6 +17,7 @@ from dpscale.base.numerics import AttributeSet, NDArray, named_task, one_thread
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.fourier import MOST_ENTRIES
+from dpscale.optimize.integer_strategies import FactorBits
 from dpscale.optimize.opt_kronecker import solve_product, with_product_bound
 from dpscale.optimize.residual_problems import AnyOptimum, AnyProblem, Rounded, assemble_solution, bits_of, problems_of
 from dpscale.plans.attribute_sets import AttributeSets
@@ -220,6 +221,6 @@ def _rounded(
     return dict(zip(wanted, tools.each(_run, tasks), strict=True))
 
 
-def _rounded_one(part: Any, optimum: AnyOptimum, bits: int, noise: str) -> tuple[Factor, float]:
+def _rounded_one(part: Any, optimum: AnyOptimum, bits: FactorBits, noise: str) -> tuple[Factor, float]:
     """Return the optimum of a problem as an integer strategy, with its coefficient."""
     return part.rounded(optimum, bits, noise)

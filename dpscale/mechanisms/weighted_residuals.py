@@ -84,7 +84,8 @@ PLAINLY = 1e-4  # relative to 1/n: closer to the plain mean, the loss is 10^-8 a
 SURELY = 0.999  # of the plain mean's error; a margin for sums merged in the search
 GAINS = 1e-6  # of the objective; more than the cost of rounding
 MOST_DEMANDS = 3000  # with more demands the bound is that of some sets alone
-LISTED_CELLS = 1000  # above which few queries are one problem in their space
+LISTED_CELLS = 1000  # above which queries of joint families are one problem in their space
+FEW_QUERIES = 100  # listed queries that are one problem on any number of cells
 NO_WEIGHTS: Mapping[str, Weights] = {}  # every axis is averaged by the plain mean
 NEARLY = 0.01  # gap at which one strategy for all queries ends the planning, and a bound is near enough
 
@@ -421,17 +422,22 @@ def _plan_axis(problem: PlanningProblem, tools: Tools) -> Plan | None:
 
 
 def _listed(problem: PlanningProblem, tools: Tools) -> RowSpaceProblem | None:
-    """Return the queries of a workload with joint families on many cells, if they are few enough for one problem.
+    """Return the queries of a workload if they are few enough for one problem.
 
-    One problem has all cells of all attributes: too few cells do not need it, too many do not fit in memory.
+    They are those of joint families on many cells, or a few that the job lists. One problem has all cells of all
+    attributes: too many do not fit in memory.
     """
     workload = problem.workload
-    if problem.noise == LAPLACE or all(part.factorizes for part in workload.parts):
+    factorizes = all(part.factorizes for part in workload.parts)
+    listed = all(part.lists_queries for part in workload.parts) and workload.query_count <= FEW_QUERIES
+    if problem.noise == LAPLACE or (factorizes and not listed):
         return None
     names = workload.domain.ordered({name for names in workload.sets for name in names})
-    fits = len(names) > 1 and LISTED_CELLS < workload.domain.cells(names) <= tools.most_cells
+    least = 1 if listed else LISTED_CELLS
+    fits = len(names) > 1 and least < workload.domain.cells(names) <= tools.most_cells
     countable = math.prod(workload.domain[name].largest_part for name in names) <= MOST_PARTS
-    return RowSpaceProblem.of(workload) if fits and countable else None
+    found = RowSpaceProblem.of(workload) if fits and countable else None
+    return found if found is not None and found.is_joint else None
 
 
 def _plan_listed(problem: PlanningProblem, solve: Solve, listed: RowSpaceProblem) -> tuple[Plan | None, float]:

@@ -66,6 +66,7 @@ MIXED = 1e-6  # part of the mean weight that every cell receives after a round, 
 MOST_QUERIES, MOST_ENTRIES = 2000, 10**8  # of one problem: queries, and queries times cells
 MOST_OF_PRODUCT = 2048  # cells of a set of products, whose errors need a matrix of cells × cells
 QUERY_TOLERANCE, LOOSELY, MANY_ENTRIES = 1e-3, 4e-3, 1 << 22  # gap of a search; of a long one; entries of its rows
+FINELY, FEW_ROWS = 1e-6, 100  # gap of a search with few rows, and how many
 WHOLE_NUMBER = 1e9  # of an entry of a basis
 SCALES, ROUNDED = (1.0, 2.0**10, 1e3, 2.0**20, 1e6), 1e-9  # of queries to integers, and the rounding of floats
 NEGLIGIBLE = 1e-12  # of the largest entry of queries: smaller pieces are rounding
@@ -748,6 +749,15 @@ class RowSpaceProblem:
                     found.add(tuple(axes[axis] for axis in space))
         return tuple(sorted(found, key=lambda space: (len(space), space)))
 
+    @property
+    def is_joint(self) -> bool:
+        """Whether one strategy can measure all queries: each set counts something, and they have several spaces.
+
+        Queries of one attribute, or of one space, are planned as residuals.
+        """
+        counts = all(queries.any() for _, queries, _ in self._planned)
+        return counts and len(self.attributes) > 1 and len(self.spaces) > 1
+
     @cached_property
     def _planned(self) -> list[tuple[AttributeSet, Floats, Floats]]:
         """Queries of positive weight of each set, shape (m, sizes…), with their weights."""
@@ -761,7 +771,8 @@ class RowSpaceProblem:
 
     def optimum(self, solve: Solve) -> Optimum:
         """Return the optimum with its certificate, for a Gram matrix of trace 1."""
-        tolerance = LOOSELY if self.rows.size > MANY_ENTRIES else QUERY_TOLERANCE
+        usual = FINELY if len(self.rows) <= FEW_ROWS else QUERY_TOLERANCE
+        tolerance = LOOSELY if self.rows.size > MANY_ENTRIES else usual
         return solve(self.key, self.rows / np.sqrt(self.scale), self.shape, tolerance)
 
     @cached_property

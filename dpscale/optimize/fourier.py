@@ -22,6 +22,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve
+from dpscale.optimize.integer_strategies import FactorBits
 from dpscale.plans.circulant import CirculantFactor, gram_power, rounded_kernel
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family, GramFactor, Subworkload
@@ -85,7 +86,7 @@ class FourierProblem:
         bound = math.fsum(weight * math.prod(map(_bound, factors)) for weight, factors in self.terms)
         return Optimum(root=np.sqrt(spectrum), primal=primal, dual=min(bound, primal), weights=np.zeros(0))
 
-    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+    def rounded(self, optimum: Optimum, bits: FactorBits, noise: str) -> tuple[Factor, float]:
         """Return the strategy in integers and its error coefficient."""
         factor = CirculantFactor("circulant", self.shape, kernel=rounded_kernel(optimum.root))
         error = float((self.power * factor.inverse_power).sum()) * math.prod(self.shape)

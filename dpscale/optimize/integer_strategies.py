@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,8 @@ ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = (
 TRIES = 8  # scales that rounding compares, from 2^bits down to 9/16 of it
 TRIED_CELLS = 200  # most cells for which several scales are compared
 BASIS_BITS = 36  # bits of the scale of integer combinations of a basis, without those of axis weights
+# most bits of all factors of a product together if combinations have BASIS_BITS: one factor beside two others
+MOST_TOGETHER = BASIS_BITS + 2 * LARGEST_BITS
 AxisWeights = tuple[Weights | None, ...]
 SPAN_TOLERANCE = 1e-3  # larger relative errors of a query are due to a different span, not to rounding
 
@@ -147,10 +150,57 @@ def full_factor(root: Floats, shape: tuple[int, ...], bits: int) -> Factor:
     return Factor("full", shape, np.ascontiguousarray(integers[np.abs(integers).max(axis=1) > 0]))
 
 
+def primitive_factor(basis: Floats, shape: tuple[int, ...], weights: AxisWeights) -> Factor:
+    """Return the only strategy in the span of an integer basis of rank 1, without a common divisor of its entries."""
+    row = basis[np.abs(basis).max(axis=1).argmax()].astype(np.int64)
+    named = None if weights == (None,) * len(shape) else weights
+    return Factor(kind="matrix", shape=shape, matrix=(row // np.gcd.reduce(row))[None], weights=named)
+
+
 def two_cell_factor(weights: Weights) -> Factor:
     """Return the only centred row on two cells, (U₁, −U₀), which needs no rounding."""
     first, second = (number // math.gcd(*weights) for number in weights)
     return Factor(kind="matrix", shape=(2,), matrix=np.array([[second, -first]], dtype=np.int64), weights=(weights,))
+
+
+class FactorBits(NamedTuple):
+    """Bits to which the factors of a product are rounded.
+
+    Attributes
+    ----------
+    entries : int
+        Of entries, before weighted centring adds those of the weights.
+    combined : int
+        Of integer combinations of a basis.
+    """
+
+    entries: int
+    combined: int
+
+    @property
+    def is_short(self) -> bool:
+        """Whether combinations have fewer bits than in a product of few factors."""
+        return self.combined < BASIS_BITS
+
+
+def factor_bits(rounded: int, combined: int, wider: int) -> FactorBits:
+    """Return the bits of the factors of a product, whose entries multiply.
+
+    Combinations of a basis have BASIS_BITS, unless all factors together then have more than MOST_TOGETHER: noise of so
+    many lattice steps could not be drawn. They then have the bits of the others.
+
+    Parameters
+    ----------
+    rounded : int
+        Number of factors that are rounded.
+    combined : int
+        Number of those that are integer combinations of a basis.
+    wider : int
+        Bits that weighted centring adds to a factor.
+    """
+    entries = bits_for(rounded, wider)
+    together = BASIS_BITS * combined + entries * (rounded - combined)
+    return FactorBits(entries, BASIS_BITS if together <= MOST_TOGETHER else entries)
 
 
 def bits_for(matrices: int, wider: int = 0) -> int:

@@ -37,7 +37,7 @@ import numpy as np
 from dpscale.base.compilation import njit
 from dpscale.base.numerics import Floats, special
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
-from dpscale.optimize.integer_strategies import centring_rounder
+from dpscale.optimize.integer_strategies import FactorBits, centring_rounder
 from dpscale.plans.factor import Factor
 from dpscale.plans.spectral import SpectralFactor, spectral_factor, spectral_weights
 from dpscale.privacy.draws import GAUSSIAN
@@ -183,9 +183,9 @@ class LinearAxis:
         leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
         return Optimum(root=root / math.sqrt(leverage), primal=total * leverage, dual=total**2, weights=weights)
 
-    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+    def rounded(self, optimum: Optimum, bits: FactorBits, noise: str) -> tuple[Factor, float]:
         """Return an integer strategy near the optimum and its error coefficient."""
-        factor = centring_rounder((self.size,), self.weights)(np.ldexp(optimum.root, bits))
+        factor = centring_rounder((self.size,), self.weights)(np.ldexp(optimum.root, bits.entries))
         error = float((factor.inverse * self.family.times_gram(factor.inverse)).sum()) / self.trace
         return factor, error * factor.squared_sensitivity(noise)
 
@@ -453,7 +453,7 @@ class WideRoot:
         )
         return Optimum(root=np.zeros((0, 0)), primal=error, dual=min(bound, error), weights=np.zeros(0))
 
-    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+    def rounded(self, optimum: Optimum, bits: FactorBits, noise: str) -> tuple[Factor, float]:
         """Return the strategy, which has its own bits, and its error coefficient."""
         return self.factor, self._error(noise)
 

@@ -28,12 +28,13 @@ from dpscale.domain import MOST_PARTS
 from dpscale.optimize.convex import Optimum, Solution, Solve, at_weights, cell_weights, dual, split
 from dpscale.optimize.fourier import MOST_CELLS, FourierProblem
 from dpscale.optimize.integer_strategies import (
-    BASIS_BITS,
     ENTRY_BITS,
     LARGEST_BITS,
-    bits_for,
+    FactorBits,
     centring_rounder,
     error_coefficient,
+    factor_bits,
+    primitive_factor,
     round_strategy,
     two_cell_factor,
     weight_bits,
@@ -50,7 +51,8 @@ from dpscale.workload.wide import Cut, WideGram, cut_of, runs_of
 # added multiple of the whole space, relative to the largest eigenvalue; most dimensions of a space that has it where a
 # basis could be rounded; and where none can
 RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
-ROUNDED_BITS, LEAST_BITS = 18, 28  # bits of combinations of a rounded basis, and least bits of the basis
+# bits of combinations of a rounded basis; least bits of the basis; least bits of combinations of an integer basis
+ROUNDED_BITS, LEAST_BITS, SHORT_BITS = 18, 28, 8
 
 # cells of a set measured jointly; cells of all attributes together if all families are products; sets of the workload;
 # summed squares of the sets' cells
@@ -100,6 +102,11 @@ class Problem:
         return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
 
     @property
+    def combines(self) -> bool:
+        """Whether the strategy consists of integer combinations of an integer basis."""
+        return self.basis is not None and not self.on_two_cells
+
+    @property
     def rounds_basis(self) -> bool:
         """Whether the strategy has a rounded basis: it must lie in the span of rows without an integer basis."""
         return self.based and self.basis is None and len(self.rows) < math.prod(n - 1 for n in self.shape)
@@ -135,12 +142,12 @@ class Problem:
         """Return the optimum computed by `solve`."""
         return solve(self.key, self.rows, self.shape)
 
-    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+    def rounded(self, optimum: Optimum, bits: FactorBits, noise: str) -> tuple[Factor, float]:
         """Return an integer strategy near the optimum and its error coefficient."""
         factor = self._factor(optimum, bits)
         return factor, error_coefficient(factor, self.rows, noise)
 
-    def _factor(self, optimum: Optimum, bits: int) -> Factor:
+    def _factor(self, optimum: Optimum, bits: FactorBits) -> Factor:
         """Return the integer strategy near an optimum.
 
         It is centring, two cells, integer combinations of a basis, or rounded entries.
@@ -160,9 +167,14 @@ class Problem:
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.rounded_basis, self.weights)
 
         if self.basis is not None:
-            finer = min(BASIS_BITS + weight_bits(self.weights), ENTRY_BITS)
+            if bits.is_short and len(optimum.root) == 1:
+                return primitive_factor(self.basis, self.shape, self.weights)
+            finer = min(bits.combined + weight_bits(self.weights), ENTRY_BITS)
+            if bits.is_short:
+                mixed = np.abs(optimum.root @ np.linalg.pinv(self.basis)).max()
+                finer = max(finer, SHORT_BITS - math.frexp(mixed)[1])  # so that the largest coefficient has SHORT_BITS
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.basis, self.weights)
-        return round_strategy(self.rows, optimum.root, self.shape, bits, weights=self.weights)
+        return round_strategy(self.rows, optimum.root, self.shape, bits.entries, weights=self.weights)
 
 
 def problem_of(
@@ -239,7 +251,7 @@ class CellsAlone:
         least = (self.size - 1) / self.size
         return Optimum(root=np.zeros((0, 0)), primal=least, dual=least, weights=np.zeros(0))
 
-    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+    def rounded(self, optimum: Optimum, bits: FactorBits, noise: str) -> tuple[Factor, float]:
         factor = center_factor(self.size)
         return factor, factor.squared_sensitivity(noise) / self.size**2
 
@@ -277,13 +289,13 @@ class Nested:
         (family, weight), *others = self.gram.asked
         return 0.0 if others else weight * centred_bound(cast(Family, family), self.gram.size, self.gram.weights)
 
-    def rounded(self, optimum: TwoLevels, bits: int, noise: str) -> tuple[Factor, float]:
+    def rounded(self, optimum: TwoLevels, bits: FactorBits, noise: str) -> tuple[Factor, float]:
         """Return the levels rounded and brought to their shares by integer multipliers.
 
         `errors` are the levels' errors at sensitivity 1. The joined factor multiplies the integers of a level, so its
         error is divided by the squared sensitivity of the level, and the whole by that of the joined strategy.
         """
-        finer = max(bits - MIXED_BITS, FEWEST_BITS)
+        finer = bits._replace(entries=max(bits.entries - MIXED_BITS, FEWEST_BITS))
         pairs = zip(self.levels, optimum.parts, strict=True)
         parts = [problem.rounded(part, finer, noise) for problem, part in pairs]
         errors = [error * trace for (_, error), trace in zip(parts, self.traces, strict=True)]
@@ -402,7 +414,7 @@ def _reduced(weights: Sequence[int]) -> Weights:
 
 AnyProblem = Problem | CellsAlone | Nested | WideRoot | LinearAxis | FourierProblem
 AnyOptimum = Optimum | TwoLevels
-Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
+Rounded = dict[tuple[str, FactorBits], tuple[Factor, float]]  # by a problem's key and bits
 
 JOINT_CELLS = MOST_GRAM
 
@@ -481,10 +493,12 @@ def _common_basis(sub: Subworkload) -> Floats | None:
     return np.concatenate(known) if len(known) == len(bases) else None
 
 
-def bits_of(problems: tuple[AnyProblem, ...]) -> int:
-    """Return the bits to which a product's factors are rounded, before weighted centring adds those of the weights."""
+def bits_of(problems: tuple[AnyProblem, ...]) -> FactorBits:
+    """Return the bits to which a product's factors are rounded."""
     rounded = [problem for problem in problems if not problem.is_center]
-    return bits_for(len(rounded), max((weight_bits(problem.weights) for problem in rounded), default=0))
+    combined = [problem for problem in rounded if isinstance(problem, Problem) and problem.combines]
+    wider = max((weight_bits(problem.weights) for problem in rounded), default=0)
+    return factor_bits(len(rounded), len(combined), wider)
 
 
 def assemble_solution(

@@ -25,6 +25,7 @@ from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.domain import Domain
 from dpscale.domain.public_totals import condition_of
 from dpscale.ledger import Ledger
+from dpscale.ledger.account import canonical
 from dpscale.ledger.chain import CONDITION
 from dpscale.ledger.location import standing
 from dpscale.ledger.transfer import there
@@ -347,3 +348,16 @@ def check_ledger_link(run: Run, ledger: Ledger) -> None:
     """Raise BudgetError if the ledger lost the entry of a charged run."""
     if link := run.manifest.get("ledger_link"):
         ledger.check_contains(link["release"], link["digest"])
+
+
+def account_of(job: Any) -> Mapping[str, Any] | None:
+    """Return what the ledger of a job states about its dataset; None if it has no entry of the dataset.
+
+    The release of a job that is finished may be charged on another ledger: its file was moved or removed.
+    """
+    try:
+        with Ledger.open(job.privacy.ledger, create=False) as ledger:
+            found: Mapping[str, Any] | None = ledger.summary()["datasets"].get(canonical(job.dataset))
+    except JobError:  # there is no such ledger
+        return None
+    return found

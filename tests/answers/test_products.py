@@ -297,6 +297,7 @@ def test_default_plans_products_whose_weights_have_no_integer_strategy(monkeypat
         return plan_weights(problem, tools, solve, weights, sets)
 
     monkeypatch.setattr(weighted_residuals, "candidates", lambda workload, joint: [])
+    monkeypatch.setattr(weighted_residuals, "_listed", lambda problem, tools: None)
     monkeypatch.setattr(weighted_residuals, "_plan_weights", refuse)
     assert dp.plan(workload).error == pytest.approx(dp.plan(workload, "query-smasher").error, rel=1e-6)
     assert tried[:2] == [True, False]

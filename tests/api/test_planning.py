@@ -66,6 +66,16 @@ def test_release_from_a_frame_answers_tables_sums_and_quantiles(data_folder):
     assert (data_folder / "ledger.sqlite").exists()
 
 
+def test_finished_release_is_answered_beside_a_ledger_that_has_no_entry_of_it(tmp_path, monkeypatch):
+    first = dp.run(taxi_plan(ledger="ledger.sqlite"), data=taxi_frame())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.warns(SpentWarning, match="has no entry of dataset 'default': they were charged on another one"):
+        again = dp.run(taxi_plan(ledger="ledger.sqlite"), data=taxi_frame())
+    assert again.path == first.path
+    assert not (tmp_path / "elsewhere" / "ledger.sqlite").exists()
+
+
 def test_sum_of_bins_has_closed_form(data_folder):
     """Without noise to speak of, the sum is that of midpoints, between those of lower and upper edges."""
     frame = pd.DataFrame({"x": np.repeat([5.0, 15.0, 35.0], 100)})

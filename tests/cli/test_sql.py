@@ -252,6 +252,28 @@ def test_table_is_a_statement(folder):
     assert len(dataset["releases"]) == 1
 
 
+def test_repeated_table_tells_that_the_ledger_has_no_entry_of_it(folder):
+    command = (
+        "table",
+        "visits.csv",
+        "--by",
+        "sex",
+        "--domain",
+        "d.toml",
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-9",
+        "--quiet",
+    )
+    assert call(*command).exit_code == 0
+    (folder / "ledger.sqlite").rename(folder / "moved.sqlite")
+    again = call(*command)
+    assert again.exit_code == 0, again.output
+    assert "ledger.sqlite has no entry of dataset ./visits.csv: it was charged on another one" in again.output
+    assert not (folder / "ledger.sqlite").exists()
+
+
 def test_table_drafts_the_domain_and_asks_for_its_review(folder):
     done = call("table", "visits.csv", "--by", "sex", "--epsilon", "1")
     assert done.exit_code == 2

@@ -1,11 +1,18 @@
 import math
+from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
+import tomli_w
 
+import dpscale as dp
+from dpscale import Domain, PlanError, Workload
+from dpscale.optimize import integer_strategies
 from dpscale.optimize.convex import optimise
 from dpscale.optimize.integer_strategies import bits_for, error_coefficient, round_strategy
 from dpscale.plans.factor import Factor, center_factor
+from dpscale.plans.measurement_plan import plan_draws
 from dpscale.workload import FAMILIES, axis_of, root_of
 from dpscale.workload.residual import kron
 
@@ -82,3 +89,44 @@ def test_column_norms_do_not_overflow():
 def test_inconsistent_factor_is_refused(kind, matrix):
     with pytest.raises(ValueError, match="factor"):
         Factor(kind, (2,), matrix)
+
+
+SIZES = {"a": 12, "b": 11, "c": 6, "d": 5, "e": 4, "f": 9}
+PRODUCTS = {
+    "one of 3": {"a": ["a = 1"], "b": ["b = 1"], "c": ["c = 1"]},
+    "several of 3": {"a": ["a < 3", "a < 5"], "b": ["b in (1, 4)", "b < 4", "b = 2"], "c": ["c < 2", "c = 1"]},
+    "several of 4": {"b": ["b < 4", "b = 2"], "c": ["c < 2"], "d": ["d < 3", "d < 2"], "e": ["e = 1"]},
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_in_narrow_spans_are_measured_with_little_budget(name, monkeypatch):
+    """Factors have few bits together, and lose nothing against all bits of each, whose noise could not be drawn."""
+    workload = Workload(Domain(SIZES)).add_product(PRODUCTS[name])
+    planned = dp.plan(workload, "query-smasher")
+    assert plan_draws(planned, 1e-6).amount <= Fraction(1e-6)
+    monkeypatch.setattr(integer_strategies, "MOST_TOGETHER", math.inf)
+    finer = dp.plan(workload, "query-smasher")
+    with pytest.raises(PlanError, match="noise below 2\\^99 lattice steps"):
+        plan_draws(finer, 1e-6)
+    assert planned.error == pytest.approx(finer.error, rel=1e-6)
+
+
+def test_count_of_three_conditions_is_that_of_the_rows(tmp_path):
+    rng = np.random.default_rng(3)
+    rows = pd.DataFrame({name: rng.integers(0, size, 4000) for name, size in SIZES.items()})
+    conditions = ["a < 6 and b < 6 and c < 3", "a < 6 and b < 6 and c < 3 and d < 3 and f != 2"]
+    rows.to_parquet(tmp_path / "rows.parquet")
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
+    release = dp.run({
+        "data": {"path": str(tmp_path / "rows.parquet"), "domain": str(tmp_path / "domain.toml")},
+        "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "rows", "ledger": str(tmp_path / "ledger.sqlite")},
+        "workload": [{"family": "predicates", "conditions": conditions}],
+    }, tmp_path / "run", progress=None)  # fmt: skip
+    chosen = (rows.a < 6) & (rows.b < 6) & (rows.c < 3)
+    exact = [chosen.sum(), (chosen & (rows.d < 3) & (rows.f != 2)).sum()]
+    for names, count in zip([("a", "b", "c"), ("a", "b", "c", "d", "f")], exact, strict=True):
+        [answer] = release.table(names, family="conditions").to_dict("records")
+        assert answer["estimate"] == pytest.approx(count, abs=7 * answer["std_error"])
+        assert answer["std_error"] < count / 5

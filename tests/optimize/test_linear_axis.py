@@ -8,6 +8,7 @@ import pytest
 from dpscale import Domain, Workload, plan
 from dpscale.optimize import residual_problems
 from dpscale.optimize.convex import optimise
+from dpscale.optimize.integer_strategies import FactorBits
 from dpscale.optimize.long_axis import LinearAxis, decompose_symmetric
 from dpscale.plans.factor import Factor
 from dpscale.workload import FAMILIES, root_of
@@ -46,7 +47,7 @@ def test_optimum_equals_general_solver(family, size, weighted):
     assert found.dual == pytest.approx(other.dual, rel=1e-6)
     assert (found.root**2).sum(axis=0).max() == pytest.approx(1)
     assert np.abs(found.root @ profile_of(own, size)).max() < 1e-9
-    factor, error = axis.rounded(found, 25, "gaussian")
+    factor, error = axis.rounded(found, FactorBits(25, 25), "gaussian")
     covariance = factor.inverse @ factor.inverse.T
     expected = (axis.gram * covariance).sum() / np.trace(axis.gram) * factor.squared_l2_sensitivity
     assert error == pytest.approx(expected, rel=1e-9)
