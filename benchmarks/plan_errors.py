@@ -2,6 +2,7 @@
 
 python benchmarks/plan_errors.py wide            one wide attribute
 python benchmarks/plan_errors.py joint_plans     joint sets, beside bounds for all mechanisms
+python benchmarks/plan_errors.py conditions      few counts under conditions, beside residuals measured apart
 python benchmarks/plan_errors.py pure_budgets    budgets with δ = 0
 python benchmarks/plan_errors.py weights         the plot of weights in docs/mechanisms.md
 """
@@ -263,6 +264,57 @@ def print_joint_plans() -> None:
         base.save("joint_plans", figures)
 
 
+CONDITION_COUNTS, MOST_CONDITION_CELLS = (1, 2, 5, 10, 20), 500
+
+
+def drawn_conditions(seed: int) -> dp.Workload:
+    """Return counts under random conjunctions on 2 to 5 attributes with at most 500 cells; the first names all."""
+    rng = np.random.default_rng(seed)
+    while True:
+        sizes = [int(size) for size in rng.integers(2, 15, rng.integers(2, 6))]
+        if math.prod(sizes) <= MOST_CONDITION_CELLS:
+            break
+    texts = []
+    for _ in range(int(rng.choice(CONDITION_COUNTS))):
+        number = int(rng.integers(1, len(sizes) + 1)) if texts else len(sizes)
+        chosen = sorted(rng.choice(len(sizes), number, replace=False).tolist())
+        cuts = [(axis, int(rng.integers(1, sizes[axis]))) for axis in chosen]
+        texts.append(
+            " and ".join(str(rng.choice([f"x{i} = {cut}", f"x{i} < {cut}", f"x{i} >= {cut}"])) for i, cut in cuts)
+        )
+    return made(tuple(sizes)).add_conditions(list(dict.fromkeys(texts)))
+
+
+def print_conditions() -> None:
+    """Plans of few counts under conditions over the optimum, and over plans that measure their residuals apart.
+
+    Prints for each random workload what `joint_plans` prints, and the error of `query-smasher` over it; then the
+    largest ratios to both bounds, and the median and the largest ratio of query-smasher.
+
+        python benchmarks/plan_errors.py conditions [--random 40] [--save]
+    """
+    parser = base.command_parser(print_conditions.__doc__)
+    parser.add_argument("--random", type=int, default=40)
+    parser.add_argument("--save", action="store_true")
+    arguments = parser.parse_args()
+    os.environ["DPSCALE_STORE"] = "off"
+    found, apart = [], []
+    for seed in range(arguments.random):
+        workload = drawn_conditions(seed)
+        found.append(compare_joint(f"{workload.query_count} conditions, seed {seed}", workload))
+        apart.append(math.sqrt(dp.plan(workload, "query-smasher").error / dp.plan(workload).error))
+        print(f"    query-smasher over it {apart[-1]:.3f}")
+
+    above, checked, _ = np.max(found, axis=0).tolist()
+    seconds = float(np.sum(found, axis=0)[2])
+    figures = {"above": above, "checked": checked, "seconds": seconds, "median apart": float(np.median(apart)),
+               "largest apart": max(apart)}  # fmt: skip
+    print(f"{len(found)} workloads: at most {above:.5f} and {checked:.5f} times the bounds")
+    print(f"query-smasher over it: median {figures['median apart']:.2f}, largest {max(apart):.2f}; {seconds:.1f} CPU s")
+    if arguments.save:
+        base.save("conditions", figures)
+
+
 PURE_NAMED: dict[str, tuple[tuple[int, ...], tuple[tuple[str, int], ...]]] = {
     "[2,3,5,16,40,8], marginals 1 to 3": ((2, 3, 5, 16, 40, 8), (("marginal", 1), ("marginal", 2), ("marginal", 3))),
     "[10]^5, marginals 1 and 2": ((10,) * 5, (("marginal", 1), ("marginal", 2))),
@@ -430,6 +482,7 @@ def print_weights() -> None:
 COMMANDS = {
     "wide": print_wide,
     "joint_plans": print_joint_plans,
+    "conditions": print_conditions,
     "pure_budgets": print_pure_budgets,
     "weights": print_weights,
 }

@@ -165,6 +165,19 @@ def joint_plans(found: Figures) -> str:
     return table(head, *rows)
 
 
+def conditions(found: Figures) -> str:
+    """Return a table of the errors of few counts under conditions."""
+    head = ("`benchmarks/plan_errors.py conditions`: 40 workloads of 1 to 20 counts under conditions", "value")
+    return table(
+        head,
+        ["error above the plan's bound for all mechanisms, at most", _above(found["above"])],
+        ["error above a bound by another solver, at most", _above(found["checked"])],
+        ["error of residuals measured apart (`query-smasher`) over it, median", f"{found['median apart']:.2f}"],
+        ["the largest", f"{found['largest apart']:.2f}"],
+        ["CPU seconds of planning, all together", f"{found['seconds']:.1f}"],
+    )
+
+
 def _above(ratio: float | None) -> str:
     """Return a ratio as the percentage above 1; blank if it was not computed."""
     return "" if ratio is None else f"{100 * (ratio - 1):.2f} %"
@@ -186,4 +199,4 @@ def sql(found: Figures) -> str:
     return f"{table(head, *rows)}\n\n{table(peer, *peers)}"
 
 
-BLOCKS = (query_smasher, hdmm, wide, joint_plans, pure_budgets, census_products, largest_errors, sql)
+BLOCKS = (query_smasher, hdmm, wide, joint_plans, conditions, pure_budgets, census_products, largest_errors, sql)
