@@ -83,6 +83,17 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Compare the messages of refusals with messages.txt, one row after the other."""
+    from tests.messages import MESSAGES
+
+    MESSAGES.start(item.nodeid)
+    result = yield
+    MESSAGES.end()
+    return result
+
+
 @pytest.fixture
 def place(tmp_path):
     """Directory with the small table as three Parquet files."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 import dpscale as dp
 from dpscale.domain import Attribute
 from dpscale.domain.rules import FunctionalDependency
+from tests.messages import refused
 from tests.strategies import domains
 
 GOOD = {"kind": "categories", "values": ["F", "M"]}
@@ -58,7 +59,7 @@ def test_domain_from_sizes_accepts_numpy_integers():
 
 @pytest.mark.parametrize("size", [0, 1, -3, True, 2.0, "5", None, 1 << 33])
 def test_invalid_size_is_refused(size):
-    with pytest.raises(dp.DomainError, match="a"):
+    with refused(dp.DomainError):
         dp.Domain({"a": size})
 
 
@@ -113,9 +114,9 @@ def test_empty_domain_and_repeated_names_are_refused():
     for attributes in ({}, [], [Attribute("a", "coded", high=3)] * 2, {"": 3}):
         with pytest.raises(dp.DomainError):
             dp.Domain(attributes)
-    with pytest.raises(dp.DomainError, match="unknown key 'atributes'"):
+    with refused(dp.DomainError):
         dp.Domain.from_dict({"atributes": {}})
-    with pytest.raises(dp.DomainError, match="not a table"):
+    with refused(dp.DomainError):
         dp.Domain.from_dict({"attributes": 3})
 
 
@@ -124,7 +125,7 @@ def test_unreadable_domain_file_is_refused(tmp_path, content):
     path = tmp_path / "x.toml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(dp.DomainError, match=r"x\.toml"):
+    with refused(dp.DomainError):
         dp.Domain.read(path)
 
 

@@ -25,6 +25,7 @@ from dpscale.runs.stages.plan import most_cells
 from dpscale.storage import files, objects
 from dpscale.storage.scratch import Sealed, used
 from tests.audit.small import write
+from tests.messages import refused
 
 ROOT = Path(__file__).parents[1]
 RELEASE = """
@@ -147,7 +148,7 @@ def test_task_beyond_the_memory_of_the_container_is_refused(monkeypatch):
     engine.check_worker_memory(1 << 30, "a, b")
     monkeypatch.setattr(distributed.system, "memory_limit", lambda: 2 << 30)
     engine.check_worker_memory(2 << 30, "a, b")
-    with pytest.raises(dp.PlanError, match=r"engine\.memory: a task on a, b needs 3 GiB.*at most the 2 GiB of this"):
+    with refused(dp.PlanError):
         engine.check_worker_memory(3 << 30, "a, b")
 
 
@@ -184,7 +185,7 @@ def test_stored_paths_have_slashes_on_windows(windows_paths):
     assert objects.relative_path(r"C:\data\2024\a.parquet", r"C:\data\jobs") == "../2024/a.parquet"
     assert objects.relative_path(r"D:\data\a.parquet", r"C:\data") == "D:/data/a.parquet"
     assert objects.slashed(r"measurements\000.parquet") == "measurements/000.parquet"
-    with pytest.raises(dp.DataError, match="files on another drive; expected files on one drive"):
+    with refused(dp.DataError):
         objects.common_folder([r"C:\a.csv", r"D:\b.csv"])
 
 
@@ -216,11 +217,9 @@ def test_file_that_another_process_reads_is_replaced_later(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("names", "got"), [(["trips", "Trips"], "'trips' and 'Trips'"), (["é", "e\u0301"], "one folder")]
-)
-def test_names_that_differ_by_case_are_refused(names, got):
-    with pytest.raises(dp.JobError, match=rf"tables: .*{got}.*; expected names that differ without regard to case"):
+@pytest.mark.parametrize("names", [["trips", "Trips"], ["é", "e\u0301"]])
+def test_names_that_differ_by_case_are_refused(names):
+    with refused(dp.JobError):
         opening.check_folder_names("tables", names)
     opening.check_folder_names("tables", ["trips", "riders", "con"])
 
@@ -228,5 +227,5 @@ def test_names_that_differ_by_case_are_refused(names, got):
 def test_names_that_windows_reserves_are_refused_there(monkeypatch):
     monkeypatch.setattr(opening, "WINDOWS", True)
     opening.check_folder_names("tables", ["trips", "console"])
-    with pytest.raises(dp.JobError, match="'Com1', a name that Windows reserves"):
+    with refused(dp.JobError):
         opening.check_folder_names("tables", ["Com1"])

@@ -5,6 +5,7 @@ import pytest
 
 import dpscale as dp
 from tests.audit.small import SIZES, write
+from tests.messages import refused
 
 
 @pytest.fixture(scope="module", params=["residual-planner", "mst"])
@@ -57,15 +58,15 @@ def test_graphical_model_answers_as_pgmpy(tmp_path):
 
 
 def test_refusals_are_one_sentence(released):
-    with pytest.raises(dp.DomainError, match="repeats a name"):
+    with refused(dp.DomainError):
         released.conditional("a", given={"a": 0})
-    with pytest.raises(dp.DomainError, match="'z'"):
+    with refused(dp.DomainError):
         released.conditional("z")
-    with pytest.raises(dp.JobError, match=r"value: 99 of b; expected labels of its cells"):
+    with refused(dp.JobError):
         released.conditional("a", given={"b": 99})
-    with pytest.raises(dp.JobError, match=r"given: no label of b; expected one label or several; name one"):
+    with refused(dp.JobError):
         released.conditional("a", given={"b": []})
-    with pytest.raises(dp.JobError, match="attributes: none; expected one attribute or more"):
+    with refused(dp.JobError):
         released.conditional([])
 
 
@@ -73,8 +74,8 @@ def test_values_without_estimated_records_and_large_sets_are_refused(released, m
     from dpscale.answers import statistics
 
     monkeypatch.setattr(statistics, "_counts", lambda *_: np.array([-1.0, 0.0]))
-    with pytest.raises(dp.PlanError, match=r"given: a = .*, with no estimated record; expected labels of estimated"):
+    with refused(dp.PlanError):
         released.conditional("b", given={"a": released.domain["a"].labels[0]})
     monkeypatch.setattr(statistics, "MOST_CONDITIONED", 2)
-    with pytest.raises(dp.PlanError, match=r"attributes: \d+ cells; expected at most 2; use fewer attributes"):
+    with refused(dp.PlanError):
         released.conditional("b", given={"a": released.domain["a"].labels[0]})

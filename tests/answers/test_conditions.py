@@ -7,6 +7,7 @@ import pytest
 import dpscale as dp
 from dpscale.workload import Workload
 from dpscale.workload.predicates import read_predicate
+from tests.messages import refused
 from tests.selection import mostly_slow
 
 DOMAIN = dp.Domain.from_dict({"attributes": {
@@ -160,9 +161,9 @@ def test_group_that_no_cell_satisfies_is_refused(tmp_path):
         lambda: found.difference({"sex": "F"}, {"sex": "M"}, share="age = 1 and age = 2"),
         lambda: found.odds_ratio("sex is null", "age = 1", reference="age = 2"),
     ):
-        with pytest.raises(dp.JobError, match=r"query: '.*', which no cell satisfies; expected a condition that some"):
+        with refused(dp.JobError):
             ask()
-    with pytest.raises(dp.JobError, match=r"query.sex: an empty list; expected values of sex"):
+    with refused(dp.JobError):
         found.difference({"sex": []}, None)
 
 
@@ -198,11 +199,10 @@ IMPOSSIBLE = ["age between 3 and 1", "age > 5", "age = 1 and age = 2", "not tota
 
 @pytest.mark.parametrize("text", IMPOSSIBLE)
 def test_condition_that_no_cell_satisfies_is_refused(text):
-    sentence = r"which no cell satisfies; expected a condition that some cell satisfies; correct it"
     for conditions in ([text], ["age = 1", text]):
-        with pytest.raises(dp.JobError, match=sentence) as caught:
+        with refused(dp.JobError) as caught:
             Workload(DOMAIN).add_conditions(conditions)
         assert text in str(caught.value)
     if read_predicate(text, DOMAIN).attributes in (("age",), ()):
-        with pytest.raises(dp.JobError, match=sentence):
+        with refused(dp.JobError):
             Workload(DOMAIN).add_product({"age": ["age = 1", text], "sex": "identity"})

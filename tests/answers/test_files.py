@@ -6,6 +6,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.base.errors import JobError
+from tests.messages import refused
 from tests.runs.small import table, write_job, write_table
 
 
@@ -62,7 +63,7 @@ def test_parquet_schema_describes_intervals(releases):
     ],
 )
 def test_joint_intervals_need_linear_or_simulated_errors(tmp_path, change):
-    with pytest.raises(JobError, match=r"output.joint: .* estimates; expected least squares, or simulated errors"):
+    with refused(JobError):
         dp.run(write_job(tmp_path, output={"joint": True}, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -85,6 +86,6 @@ def test_joint_intervals_of_too_many_queries_are_refused_before_run(tmp_path):
     (tmp_path / "domain.toml").write_text(
         'attributes.age = {kind = "coded", size = 400}\nattributes.sex = {kind = "coded", size = 300}\n'
     )
-    with pytest.raises(JobError, match="120,000 queries of family marginal over age, sex"):
+    with refused(JobError):
         dp.run(job, tmp_path / "run")
     assert not (tmp_path / "run").exists()

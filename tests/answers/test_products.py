@@ -19,6 +19,7 @@ from dpscale.mechanisms import MECHANISMS, mechanism, weighted_residuals
 from dpscale.workload import Workload
 from dpscale.workload.listed import factored
 from tests.audit.small import frame, write
+from tests.messages import refused
 from tests.oracles import explicit_strategy, kron
 from tests.selection import mostly_slow
 
@@ -168,7 +169,7 @@ def test_equal_labels_are_numbered_and_one_table_lists_all_conditions(tmp_path):
     parts = [{"family": "predicates", "conditions": some} for some in (conditions, ["a = 0"])]
     release = dp.run(write(tmp_path, workload=parts), tmp_path / "run")
     assert release.table(("a",), family="conditions")["a"].tolist() == ["a = 1", "a = 2 and a >= 1", "a < 3", "a = 0"]
-    with pytest.raises(dp.JobError, match="give the parts different labels"):
+    with refused(dp.JobError):
         release.table(("a",), family="conditions", joint=True)
 
 
@@ -181,38 +182,38 @@ def test_workload_digest_depends_on_queries_and_predicates():
     assert digest({"a": np.eye(4)[:2]}) != digest({"a": np.eye(4)[1:]})
 
 
-@pytest.mark.parametrize(("queries", "message"), [
-    ({"d": "identity"}, "'d'"),
-    ({"a": np.ones((2, 3))}, r"an array of shape \(2, 3\); expected a family, predicates, or finite numbers of shape"),
-    ({"a": np.full((1, 4), np.nan)}, "finite numbers"),
-    ({"a": np.zeros((0, 4))}, "finite numbers"),
-    ({"a": [1, "a = 1"]}, "a family, predicates, or finite numbers"),
-    ({"a": ["b = 1"]}, "workload.predicates.a: 'b = 1', which names b"),
-    ({"a": "affine"}, "affine"),
-    ({"a": "absent.npy"}, "'absent.npy', which cannot be read"),
-    ({}, "a table with queries for every attribute"),
-    ("a = 1", "a mapping of attributes to queries"),
+@pytest.mark.parametrize("queries", [
+    {"d": "identity"},
+    {"a": np.ones((2, 3))},
+    {"a": np.full((1, 4), np.nan)},
+    {"a": np.zeros((0, 4))},
+    {"a": [1, "a = 1"]},
+    {"a": ["b = 1"]},
+    {"a": "affine"},
+    {"a": "absent.npy"},
+    {},
+    "a = 1",
 ])  # fmt: skip
-def test_wrong_product_gets_one_sentence(queries, message):
-    with pytest.raises(dp.DpscaleError, match=message) as caught:
+def test_wrong_product_gets_one_sentence(queries):
+    with refused(dp.DpscaleError) as caught:
         Workload(DOMAIN).add_product(queries)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("part", "message"), [
-    ({"family": "product"}, "workload.predicates: missing"),
-    ({"family": "product", "predicates": {"a": "identity"}, "label": "../x"}, "label"),
-    ({"family": "product", "predicates": {"a": "identity"}, "label": "marginal"}, "workload.label: 'marginal'"),
-    ({"family": "product", "predicates": {"a": "identity"}, "label": "x-joint"}, "does not end in -joint"),
-    ({"family": "predicates", "conditions": ["a = 1"], "label": "prefix"}, "a name that is no family"),
-    ({"family": "product", "predicates": {"a": "identity"}, "conditions": ["a = 1"]}, "family predicates only"),
-    ({"family": "predicates", "conditions": []}, "a list of predicates"),
-    ({"family": "predicates", "conditions": ["a = 1"], "degree": 1}, "given together with conditions"),
-    ({"family": "predicates", "conditions": ["a ="]}, "it ends too early"),
-    ({"family": "marginal", "degree": 1, "label": "x"}, "label"),
+@pytest.mark.parametrize("part", [
+    {"family": "product"},
+    {"family": "product", "predicates": {"a": "identity"}, "label": "../x"},
+    {"family": "product", "predicates": {"a": "identity"}, "label": "marginal"},
+    {"family": "product", "predicates": {"a": "identity"}, "label": "x-joint"},
+    {"family": "predicates", "conditions": ["a = 1"], "label": "prefix"},
+    {"family": "product", "predicates": {"a": "identity"}, "conditions": ["a = 1"]},
+    {"family": "predicates", "conditions": []},
+    {"family": "predicates", "conditions": ["a = 1"], "degree": 1},
+    {"family": "predicates", "conditions": ["a ="]},
+    {"family": "marginal", "degree": 1, "label": "x"},
 ])  # fmt: skip
-def test_wrong_job_costs_nothing(tmp_path, part, message):
-    with pytest.raises(dp.DpscaleError, match=message):
+def test_wrong_job_costs_nothing(tmp_path, part):
+    with refused(dp.DpscaleError):
         dp.run(write(tmp_path, workload=[part]), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 
@@ -281,7 +282,7 @@ def test_product_that_counts_nothing_is_ignored_in_planning(name):
     workload = Workload(DOMAIN).add_product({"a": np.zeros((2, 4)), "b": "identity"}).add_product({"b": "prefix"})
     alone = Workload(DOMAIN).add_product({"b": "prefix"})
     assert dp.plan(workload, name).error == pytest.approx(dp.plan(alone, name).error, rel=1e-4)
-    with pytest.raises(dp.JobError, match="0 for every query that is not all zeros"):
+    with refused(dp.JobError):
         dp.plan(Workload(DOMAIN).add_product({"a": np.zeros((2, 4)), "b": "identity"}), name)
 
 

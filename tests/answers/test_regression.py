@@ -19,6 +19,7 @@ from dpscale.domain import Domain
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.guessed import GuessedValues
 from tests.answers.exact import estimates, measurement_plan
+from tests.messages import refused
 from tests.selection import mostly_slow
 
 DOMAIN = Domain.from_dict({"attributes": {
@@ -239,8 +240,8 @@ def test_expected_widths_of_a_dependent_design_are_those_of_its_table():
 
 
 def test_wrong_guesses_are_refused():
-    for given, says in (({"g": [1, 2]}, "3 numbers"), ({"h": [1]}, "h")):
-        with pytest.raises(DpscaleError, match=says):
+    for given in ({"g": [1, 2]}, {"h": [1]}):
+        with refused(DpscaleError):
             GuessedValues(DOMAIN, PLANS["joint"].blocks, 100, given)
 
 
@@ -257,5 +258,5 @@ def test_estimates_of_a_model_have_coefficients_without_errors():
 
 def test_regression_without_formulaic_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "formulaic.errors", None)
-    with pytest.raises(DpscaleError, match=r"^formula: formulaic is not installed; .* extra dpscale\[regression\]"):
+    with refused(DpscaleError):
         fitted("y ~ x + age + C(g)", "linear")

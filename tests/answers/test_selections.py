@@ -10,6 +10,7 @@ from dpscale.answers import selections
 from dpscale.answers.conclusions import Ratio, over
 from dpscale.base.errors import JobError
 from dpscale.workload.merging import merge_cells
+from tests.messages import refused
 
 DOMAIN = dp.Domain.from_dict({
     "attributes": {
@@ -145,7 +146,7 @@ def test_files_have_the_rows_and_the_text(release):
 
 
 def test_unknown_statement_is_refused(release):
-    with pytest.raises(JobError, match="did you mean 'regions'"):
+    with refused(JobError):
         release.query("region")
 
 
@@ -213,7 +214,7 @@ def test_expected_errors_shrink_with_the_records_until_they_are_too_few():
 
 
 def test_statements_in_a_plan_need_a_domain_and_a_budget():
-    with pytest.raises(JobError, match="the domain and the budget"):
+    with refused(JobError):
         dp.plan("SELECT COUNT(*) FROM t", epsilon=1)
-    with pytest.raises(JobError, match="leave it out"):
+    with refused(JobError):
         dp.plan("SELECT COUNT(*) FROM t", DOMAIN, epsilon=1, cut=0.1)

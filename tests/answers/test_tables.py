@@ -12,6 +12,7 @@ from dpscale.answers.tables import column, texts
 from dpscale.base.errors import PlanError
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
+from tests.messages import refused
 from tests.runs.small import table, write_job, write_table
 
 
@@ -85,14 +86,14 @@ def test_model_without_errors_gives_nan_intervals(release, tmp_path):
     assert other.table(("age", "sex"))["low"].isna().all()
     assert np.isnan(other.quantile("age", 0.5).low)
     assert other.total().estimate == pytest.approx(4000, abs=400)
-    with pytest.raises(PlanError, match="least squares"):
+    with refused(PlanError):
         other.table(("age", "sex"), joint=True)
 
 
 def test_plot_accepts_one_or_two_attributes(release):
     assert len(release.plot(("age",)).axes) == 1
     assert len(release.plot(("age", "sex")).axes) == 2
-    with pytest.raises(dp.JobError, match="one or two"):
+    with refused(dp.JobError):
         release.plot(())
 
 

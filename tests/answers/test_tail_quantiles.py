@@ -9,6 +9,7 @@ from scipy import optimize, stats
 from dpscale.answers.quantiles import CumulativeCounts, WideInterval
 from dpscale.answers.statistics import or_reason
 from dpscale.domain import Domain
+from tests.messages import refused
 
 RECORDS, END = 20_000, 2.0**24
 LAWS = {"pareto": stats.pareto(1.8, scale=100), "lognormal": stats.lognorm(1.2, scale=math.exp(8))}
@@ -72,7 +73,7 @@ def test_other_bins_have_uniform_records():
 def test_a_quantile_of_which_nothing_is_known_is_missing_with_a_reason(counts):
     edges = [0, *(10 * 2.0 ** np.arange(len(counts) - 1)), END]
     few = counts_of(edges, counts, 100.0)
-    with pytest.raises(WideInterval, match="wider than twice its value"):
+    with refused(WideInterval):
         few.quantile(0.99, 1.96)
     found, reason = or_reason(lambda: few.quantile(0.99, 1.96))
     assert math.isnan(found.estimate)

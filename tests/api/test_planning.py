@@ -19,6 +19,7 @@ import dpscale as dp
 from dpscale.api.planning import ARGUMENTS
 from dpscale.api.public import SpentWarning
 from dpscale.mechanisms import MECHANISMS, mechanism
+from tests.messages import refused
 
 ROWS = 400
 
@@ -127,7 +128,7 @@ def test_releases_under_one_name_add_up_and_another_frame_needs_a_new_release():
     plan, frame = taxi_plan(epsilon=1.0), taxi_frame()
     first = dp.run(plan, data=frame)
     assert dp.run(plan, data=frame).path == first.path
-    with pytest.raises(dp.DataError, match="fresh"):
+    with refused(dp.DataError):
         dp.run(plan, data=frame.assign(fare=1.0))
     with pytest.warns(SpentWarning, match=r"epsilon 1\.[3-9]"):
         assert dp.run(plan, data=frame.assign(fare=1.0), fresh=True).path != first.path
@@ -238,7 +239,7 @@ def test_every_spelling_of_a_path_is_the_same_release(data_folder, tmp_path):
 def test_nulls_of_a_frame_are_refused_counted_or_dropped(data_folder):
     frame = pd.DataFrame({"fare": [1.0, 2.0, None, 7.0] * 500, "day": [None, *["2019-03-01"] * 3] * 500})
     budget = {"epsilon": 20, "delta": 1e-3, "dataset": "nulls"}
-    with pytest.raises(dp.DataError, match="a null"):
+    with refused(dp.DataError):
         dp.run(dp.plan([["fare"]], dp.Domain(fare=dp.bins(0, 10, 5)), **budget), data=frame)
     domain = dp.Domain(
         fare=dp.bins(0, 10, 5, nulls="category"), day=dp.dates("2019-03", "2019-04", "month", nulls="drop")

@@ -15,6 +15,7 @@ import pytest
 import dpscale as dp
 from dpscale.api import session as sessions
 from dpscale.privacy.conversion import gdp_mu
+from tests.messages import refused
 
 CAP = (2.0, 1e-9)
 ROWS = 4000
@@ -162,7 +163,7 @@ def test_cap_bounds_adaptive_budgets(rows: pd.DataFrame) -> None:
     assert spent(session) <= squared(CAP[0])
     assert session.spent["epsilon"] <= CAP[0]
     before, number = spent(session), session._count
-    with pytest.raises(dp.BudgetError, match=r"requested epsilon .* remaining epsilon"):
+    with refused(dp.BudgetError):
         session.run("SELECT region, sex, age, COUNT(*) AS n FROM t GROUP BY region, sex, age", 2.0)
     assert (spent(session), session._count) == (before, number)
 
@@ -188,7 +189,7 @@ def test_session_goes_on_in_another_process_and_with_another_analyst(rows: pd.Da
     ben = opened(rows, None, ledger="budget.sqlite", analyst="ben")
     ben.run(BY_REGION, 0.5)
     assert ben.spent["epsilon"] == 0, "the answers of ana are known"
-    with pytest.raises(dp.BudgetError, match="by analyst 'ben'"):
+    with refused(dp.BudgetError):
         ben.run(BY_BOTH, 1.0)
     ana.run(BY_BOTH, 1.0)
     assert "for ana" in repr(ana)
@@ -222,7 +223,7 @@ def test_changed_records_are_refused(rows: pd.DataFrame) -> None:
     session = opened(rows)
     session.run(BY_REGION, 0.5)
     other = rows.assign(region=rows["region"].to_numpy()[::-1])
-    with pytest.raises(dp.DataError, match=r"records(, or their order,| that)? differ"):
+    with refused(dp.DataError):
         opened(other).run(BY_BOTH, 0.5)
     assert len(session._refresh()["releases"]) == 1
 
@@ -237,46 +238,46 @@ def test_changed_files_are_refused_also_for_free_answers(rows: pd.DataFrame) -> 
 
 
 @pytest.mark.parametrize(
-    ("cap", "sentence"),
+    "cap",
     [
-        (None, "session.cap: none, and the ledger has none for dataset 'visits'"),
-        (3, r"session.cap: 3; expected epsilon and delta"),
-        ((3, 0), "cap.currency: gdp at delta 0"),
+        None,
+        3,
+        (3, 0),
     ],
 )
-def test_session_needs_a_cap(rows: pd.DataFrame, cap: object, sentence: str) -> None:
+def test_session_needs_a_cap(rows: pd.DataFrame, cap: object) -> None:
     dp.Ledger.open("budget.sqlite").close()
-    with pytest.raises(dp.JobError, match=sentence):
+    with refused(dp.JobError):
         opened(rows, cap, ledger="budget.sqlite")  # type: ignore[arg-type]
 
 
 def test_cap_of_the_ledger_stays(rows: pd.DataFrame) -> None:
     opened(rows)
     assert opened(rows, None).remaining == pytest.approx(2, rel=1e-4)
-    with pytest.raises(dp.JobError, match="has a cap of epsilon 2 at delta 1e-09"):
+    with refused(dp.JobError):
         opened(rows, (3, 1e-9))
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    "text",
     [
-        ("SELECT region, VAR_SAMP(fee) AS v FROM t GROUP BY region", "a variance of fee in the new workload alone"),
-        ("SELECT COUNT(DISTINCT region) AS n FROM t", "a row is protected"),
-        ("SELECT nobody FROM t", "nobody"),
+        "SELECT region, VAR_SAMP(fee) AS v FROM t GROUP BY region",
+        "SELECT COUNT(DISTINCT region) AS n FROM t",
+        "SELECT nobody FROM t",
     ],
 )
-def test_refused_statements_cost_nothing(rows: pd.DataFrame, text: str, sentence: str) -> None:
+def test_refused_statements_cost_nothing(rows: pd.DataFrame, text: str) -> None:
     session = opened(rows)
     session.run(BY_REGION, 0.5)
     for ask in (session.plan, session.run):
-        with pytest.raises(dp.JobError, match=sentence):
+        with refused(dp.JobError):
             ask(text, 0.5)
     assert len(session._refresh()["releases"]) == 1
 
 
 def test_release_has_the_values_of_all_runs(rows: pd.DataFrame) -> None:
     session = opened(rows)
-    with pytest.raises(dp.JobError, match="no run yet"):
+    with refused(dp.JobError):
         _ = session.release
     session.run(BY_REGION, 0.5)
     session.run(BY_BOTH, 0.5)
@@ -299,7 +300,7 @@ def test_session_on_a_database_notices_changes(rows: pd.DataFrame) -> None:
     assert within(found[found["sex"].isna() & found["region"].isna()], "n", np.array([(rows["age"] >= 5).sum()]))
     with duckdb.connect("rows.duckdb") as db:
         db.execute("UPDATE visits SET age = 3 WHERE rowid = 7")
-    with pytest.raises(dp.DataError, match="other data"):
+    with refused(dp.DataError):
         session.run(BY_REGION, 0.5)
     with pytest.raises(dp.DataError):
         session.run(OR, 0.5)
@@ -324,18 +325,18 @@ def test_session_without_its_ledger_is_refused(rows: pd.DataFrame) -> None:
     with pytest.raises(dp.JobError):
         session.run(BY_BOTH, 5)
     dp.Ledger.open("budget.sqlite").close()
-    with pytest.raises(dp.JobError, match="the ledger has none for dataset 'visits'"):
+    with refused(dp.JobError):
         session.run(BY_BOTH, 5)
 
 
 def test_analysts_need_caps_of_the_owner(rows: pd.DataFrame) -> None:
     """A session of an analyst sets no cap, and is none without a cap of the dataset."""
     dp.Ledger.open("budget.sqlite").close()
-    with pytest.raises(dp.JobError, match="the ledger has none for dataset 'visits'"):
+    with refused(dp.JobError):
         opened(rows, (1, 1e-9), ledger="budget.sqlite", analyst="ana")
     with dp.Ledger.open("budget.sqlite") as ledger:
         ledger.set_cap("visits", 1.0, 1e-9)
-    with pytest.raises(dp.JobError, match="the ledger has none for analyst 'ana'"):
+    with refused(dp.JobError):
         opened(rows, (1, 1e-9), ledger="budget.sqlite", analyst="ana")
     with dp.Ledger.open("budget.sqlite") as ledger:
         ledger.set_cap("visits", 3.0, 1e-9, analyst="ana")
@@ -359,9 +360,9 @@ def test_missing_run_is_refused(rows: pd.DataFrame) -> None:
     for text in (BY_REGION, BY_BOTH):
         session.run(text, 0.5)
     shutil.rmtree("runs/release-1")
-    with pytest.raises(dp.JobError, match="release-1, which is missing"):
+    with refused(dp.JobError):
         session.run("SELECT age, COUNT(*) AS n FROM t GROUP BY age", 0.5)
-    with pytest.raises(dp.BudgetError, match="this job was charged"):
+    with refused(dp.BudgetError):
         opened(rows, folder="others").run(BY_REGION, 0.5)
     opened(rows, folder="others", fresh=True).run(BY_REGION, 0.5)
     assert len(session._refresh()["releases"]) == 3

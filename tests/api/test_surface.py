@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dpscale as dp
+from tests.messages import refused
 from tests.runs.small import table, write_job, write_table
 
 OPERANDS = {
@@ -45,7 +46,7 @@ def test_everything_after_the_set_is_given_by_name():
 def test_marginal_takes_names_or_one_sequence(release):
     np.testing.assert_array_equal(release.marginal("age", "sex"), release.marginal(("age", "sex")))
     assert release.marginal("sex").ndim == 1
-    with pytest.raises(dp.DpscaleError, match="repeats a name"):
+    with refused(dp.DpscaleError):
         release.marginal("age", "age")
 
 
@@ -74,11 +75,11 @@ def test_results_say_whether_they_are_about_the_population(release):
     result = release.test("sex", "code", where={"code": [0, 1]})
     assert (result.degrees_of_freedom, result.population) == (1, True)
     assert release.test("sex", "age").p_value < 0.01
-    with pytest.raises(dp.JobError, match="not exposed"):
+    with refused(dp.JobError):
         release.odds_ratio({"sex": "F"}, {"code": 1}, reference={"code": [1, 2]})
-    with pytest.raises(dp.JobError, match="one of share, mean and sum"):
+    with refused(dp.JobError):
         release.difference({"sex": "F"}, {"sex": "M"}, share={"code": 1}, mean="age")
-    with pytest.raises(dp.PlanError, match="was not measured"):
+    with refused(dp.PlanError):
         release.odds_ratio({"sex": "F"}, {"code": 1}, by="age")
 
 

@@ -13,6 +13,7 @@ from sklearn.utils import get_tags
 import dpscale as dp
 from dpscale.api.public import SpentWarning
 from dpscale.workload.workload import PAIRS_OF_TARGET, TRIPLES_OF_TARGET
+from tests.messages import refused
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,7 @@ def test_tags_are_those_of_an_estimator_without_a_target():
 def test_number_of_rows_has_the_name_of_sdv():
     fitted = synthesizer().fit(correlated_frame())
     assert fitted.sample(num_rows=7).equals(fitted.sample(7))
-    with pytest.raises(dp.JobError, match="num_rows"):
+    with refused(dp.JobError):
         fitted.sample(7, num_rows=7)
 
 
@@ -185,12 +186,12 @@ def test_rare_and_unknown_values_are_refused(monkeypatch):
     from dpscale.runs.stages import synthesize
 
     fitted = synthesizer().fit(correlated_frame())
-    with pytest.raises(dp.JobError, match=r"value: 'z' of a; expected labels of its cells"):
+    with refused(dp.JobError):
         fitted.sample(3, given={"a": "z"})
-    with pytest.raises(dp.JobError, match=r"random_state: 'one'; expected a whole number"):
+    with refused(dp.JobError):
         fitted.sample(3, random_state="one")
-    with pytest.raises(dp.JobError, match=r"synthesize\.rows"):
+    with refused(dp.JobError):
         fitted.sample(-3, given={"a": "x"})
     monkeypatch.setattr(synthesize, "MOST_DRAWN", 10)
-    with pytest.raises(dp.PlanError, match=r"given: values of 0\.\d+ of the rows, for which over 10 rows .*aim-pgm or"):
+    with refused(dp.PlanError):
         fitted.sample(9, given={"a": "y"})

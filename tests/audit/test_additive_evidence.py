@@ -29,6 +29,7 @@ from dpscale.runs.opening import open_run
 from tests.audit import test_bundle_of_tables as tables
 from tests.audit.forging import forge
 from tests.audit.test_bundle import GAUSSIAN, PASSED, PURE, UNIT, recomputed, run_command, run_job, write_run_bundle
+from tests.messages import refused
 
 ADDITIVE, PERIOD = Fraction(1, 4 * 10**9), "2026-02"
 KINDS = {"plan": ("query-smasher", GAUSSIAN), "units": ("identity", GAUSSIAN, UNIT), "laplace": ("identity", PURE)}
@@ -91,7 +92,7 @@ def test_pure_release_claims_its_additive_delta(runs, tmp_path):
     claim = recompute.read(folder, "claims.json")["release"]
     assert claim["epsilon"] == pytest.approx(0.7, rel=1e-3)
     assert Fraction(claim["delta"]) >= ADDITIVE
-    with pytest.raises(JobError, match="the claim has a different delta than the ledger's entry"):
+    with refused(JobError):
         check_bundle(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recompute, "_promise_faults", lambda *_: ())
@@ -148,7 +149,7 @@ def lower_period(files):
     (lower_period, "ledger.json has sums of the period '2026-02' that differ from its entries"),
 ])  # fmt: skip
 def test_forgery_is_detected(runs, tmp_path, change, fault):
-    with pytest.raises(JobError, match="is inconsistent"):
+    with refused(JobError):
         check_bundle(copy := forge(runs["plan"][1], tmp_path / "forged", change))
     assert fault in recompute.faults(copy)
 
@@ -175,7 +176,7 @@ def test_uncharged_additive_delta_is_refused_before_a_draw(tmp_path, monkeypatch
     """Planted: the decision has an additive delta that the plan does not state."""
     plant(monkeypatch)
     monkeypatch.setattr(AllBlocks, "additive_delta", ADDITIVE * 2)
-    with pytest.raises(dp.BudgetError, match="would measure more than was charged"):
+    with refused(dp.BudgetError):
         run_job(tmp_path, "identity")
     assert not list((tmp_path / "run" / "measurements").glob("*.parquet"))
 
@@ -233,7 +234,7 @@ def test_components_above_the_delta_of_the_job_are_refused(tmp_path, monkeypatch
     plant(monkeypatch, Fraction(1, 10**8))
     path = tables.shop.write_job(tmp_path)
     path.write_text(tomli_w.dumps(tables.rooted_job()))
-    with pytest.raises(dp.BudgetError, match=r"privacy\.delta: parts with additive delta .*; expected a total cost"):
+    with refused(dp.BudgetError):
         dp.run(path, tmp_path / "run")
     assert not list((tmp_path / "run").rglob("links/*/*.parquet"))
 

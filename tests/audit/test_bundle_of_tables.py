@@ -41,6 +41,7 @@ from tests.audit.leaks import leaks_under
 from tests.audit.test_bundle import PASSED, recomputed, records_now, run_command
 from tests.links import small as shop
 from tests.links.small import table_section
+from tests.messages import refused
 from tests.running import begin_linked, linked
 
 PRIVACY = {"epsilon": 3.0, "delta": 1e-6, "dataset": "shop"}
@@ -195,37 +196,22 @@ def save(path, values):
 
 
 EDITS = {
-    "stray values": (
-        lambda links: save(links / "orders" / file_of("links"), [1.0]),
-        f"{file_of('links')} of links.orders belongs to",
-    ),
-    "missing values": (
-        lambda links: (links / "orders" / file_of("degrees")).unlink(),
-        "degrees of links.orders is miss",
-    ),
-    "other numbers": (
-        lambda links: save(links / "orders" / file_of("degrees"), np.ones(5)),
-        "differ from its draw",
-    ),
-    "off the lattice": (
-        lambda links: save(links / "ratings" / file_of("links"), np.array([1 / 3])),
-        "differ from its draw",
-    ),
-    "missing round": (
-        lambda links: (links / "ratings" / file_of("round-01")).unlink(),
-        "round-01 of links.ratings is m",
-    ),
-    "missing plan of sums": (lambda links: (links / "homes" / "shares.json").unlink(), "shares.json of link homes"),
-    "other file": (lambda links: (links / "homes" / "more.json").write_text("{}"), "belongs to no draw"),
-    "unknown link": (lambda links: (links / "other").mkdir(), "links/other belongs to no part"),
+    "stray values": lambda links: save(links / "orders" / file_of("links"), [1.0]),
+    "missing values": lambda links: (links / "orders" / file_of("degrees")).unlink(),
+    "other numbers": lambda links: save(links / "orders" / file_of("degrees"), np.ones(5)),
+    "off the lattice": lambda links: save(links / "ratings" / file_of("links"), np.array([1 / 3])),
+    "missing round": lambda links: (links / "ratings" / file_of("round-01")).unlink(),
+    "missing plan of sums": lambda links: (links / "homes" / "shares.json").unlink(),
+    "other file": lambda links: (links / "homes" / "more.json").write_text("{}"),
+    "unknown link": lambda links: (links / "other").mkdir(),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_file_of_link_that_does_not_fit_is_refused(run_copy, edit):
-    change, message = EDITS[edit]
+    change = EDITS[edit]
     change(run_copy.path / "links")
-    with pytest.raises(JobError, match=message):
+    with refused(JobError):
         records_now(run_copy)
 
 
@@ -504,12 +490,12 @@ def test_falsification_is_detected_by_script_and_check(bundles, tmp_path, name):
     script = run_script(copy)
     assert (script.returncode, script.stderr) == (1, "")
     assert "FAULT: " in script.stdout
-    with pytest.raises(JobError, match=r"evidence: .* is inconsistent: "):
+    with refused(JobError):
         check_bundle(copy)
 
 
 def test_extra_file_is_detected(bundles, tmp_path):
-    with pytest.raises(JobError, match=r"'more\.json', which is no file of a bundle"):
+    with refused(JobError):
         check_bundle(forge(bundles["rooted"], tmp_path / "forged", extra_file))
 
 
@@ -544,7 +530,7 @@ def test_weaker_neighbours_of_replaced_rows_are_detected(bundles, tmp_path, chan
 
     copy = forge(bundles["replaced"], tmp_path / "forged", changed)
     assert run_script(copy).returncode == 1
-    with pytest.raises(JobError, match="is inconsistent: "):
+    with refused(JobError):
         check_bundle(copy)
 
 

@@ -23,6 +23,7 @@ from tests.answered import edit_blocks
 from tests.audit.composition import records_of
 from tests.audit.small import write
 from tests.links import small as shop
+from tests.messages import refused
 from tests.periods import growing
 from tests.running import begin_table, run_stages
 
@@ -118,7 +119,7 @@ def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
                 engine={"scheduler": "synchronous"})  # fmt: skip
     with monkeypatch.context() as patched:
         patched.setattr(runs, "destroy_secret", lambda path: 1 / 0)
-        with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
+        with refused(dp.TransientError):
             dp.run(job, tmp_path / "run")
     assert open_part(tmp_path / "run").measurement_plan.setting.beta == 1
     dp.run(job, tmp_path / "run")
@@ -131,7 +132,7 @@ def test_edited_budget_of_uncharged_run_is_refused(tmp_path, mechanism):
     run_stages(begin_table(Job.read(job), tmp_path / "run"), only="plan")
     run = open_part(tmp_path / "run")
     run.update(privacy={"budget": "10000"})
-    with pytest.raises(dp.JobError, match="a charge that is not on the ledger"):
+    with refused(dp.JobError):
         run_stages(open_run(tmp_path / "run"), only="measure")
     assert not list((tmp_path / "run" / "measurements").glob("*"))
 
@@ -140,7 +141,7 @@ def test_run_of_other_mechanism_version_is_not_measured(tmp_path):
     job = write(tmp_path, mechanism={"name": "residual-planner"}, engine={"scheduler": "synchronous"})
     run_stages(begin_table(Job.read(job), tmp_path / "run"), only="plan")
     open_part(tmp_path / "run").update(mechanism={"name": "residual-planner", "version": "0"})
-    with pytest.raises(dp.JobError, match="was planned by version 0 of residual-planner; expected version 1"):
+    with refused(dp.JobError):
         run_stages(open_run(tmp_path / "run"), only="measure")
 
 
@@ -148,7 +149,7 @@ def copy_with_secret(job, folder, monkeypatch):
     """Measure a job that is stopped before its secret is destroyed, and return a copy without its measurements."""
     with monkeypatch.context() as patched:
         patched.setattr(runs, "destroy_secret", lambda path: 1 / 0)
-        with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
+        with refused(dp.TransientError):
             dp.run(job, folder / "run")
     copy = shutil.copytree(folder / "run", folder / "copy")
     for path in [*copy.rglob("measurements/*"), *copy.rglob("links/*/*.parquet")]:
@@ -169,7 +170,7 @@ def test_copy_with_other_unit_gets_no_second_release(tmp_path, monkeypatch, mech
     edited = read_stored(copy, manifest)
     manifest["job_sha256"] = job_digest(edited, edited.table.read_domain(), manifest["job_version"])
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(dp.BudgetError, match="another plan_digest"):
+    with refused(dp.BudgetError):
         run_stages(open_run(copy), only="measure")
     assert not list((copy / "measurements").glob("*"))
     dp.run(job, tmp_path / "run")  # the original goes on

@@ -11,6 +11,7 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.protection import Protection
 from tests.audit.forging import consistently, forge, records_of, restate, run_script, scale_noise
 from tests.audit.test_bundle import GAUSSIAN, PURE, UNIT, run_command, run_job, write_run_bundle
+from tests.messages import refused
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +197,7 @@ REFUSED = [
 @pytest.mark.parametrize(("kind", "change"), REFUSED)
 def test_partial_forgery_is_refused(bundles, tmp_path, kind, change):
     copy = forge(bundles[kind][0], tmp_path / "forged", change)
-    with pytest.raises(JobError, match=r"evidence: .* is inconsistent: "):
+    with refused(JobError):
         check_bundle(copy)
     assert run_script(copy).returncode == 1
 
@@ -287,7 +288,7 @@ def test_omitted_release_is_detected_by_head(tmp_path):
     # the head of a chain that was cut is a link of the ledger's, with later entries: it is told how many
     assert check_bundle(copy, heads=heads)["later_entries"] == 2, "the release and its decision"
     newest = next(head for head, later in heads.items() if not later)
-    with pytest.raises(JobError, match="which the ledger does not contain"):
+    with refused(JobError):
         check_bundle(copy, heads={newest: 0})
 
 
@@ -315,5 +316,5 @@ def test_bundle_under_cap_passes_after_ledger_copy(tmp_path):
         files["ledger"]["cap"]["epsilon"] = 40.0
         set_answer(files, "Is there a cap?", "ε = 40 at δ = 1e-09")
 
-    with pytest.raises(JobError, match="different caps"):
+    with refused(JobError):
         check_bundle(forge(run / "evidence", tmp_path / "forged", raise_cap))

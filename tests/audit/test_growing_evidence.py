@@ -27,6 +27,7 @@ from tests.audit.forging import (
     run_script,
 )
 from tests.audit.test_bundle import PASSED, recomputed, run_command
+from tests.messages import refused
 from tests.periods.growing import MONTHS, frames, make_job, release, write
 from tests.running import end
 
@@ -94,7 +95,7 @@ def test_factor_agrees_with_the_charge_for_long_horizons(periods):
 
 @pytest.mark.parametrize("rows", [[], [[0]], [[1], [1]], [[1], [1, -1]], [[1.5]], [[True]]])
 def test_no_strategy_has_no_factor(rows):
-    with pytest.raises(ValueError, match="no integer matrix"):
+    with refused(ValueError):
         sensitivities.factor_of({"rows": rows, "together": 1}, False)
 
 
@@ -420,39 +421,39 @@ def other_cost_in_checklist(files):
 
 SEALED = "the parts differs from the one that was charged|different releases"
 FORGERIES = [
-    ("row", smaller_column, SEALED),
-    ("row", less_noise_for_a_smaller_column, "the parts differs from the one that was charged"),
-    ("unit over all time", fewer_periods_of_a_unit, SEALED),
-    ("unit over all time", consistent_fewer_periods, SEALED),
-    ("unit over all time", one_negative_sign, SEALED),
-    ("window", missing_negative_sign, SEALED),
-    ("row", not_triangular, "malformed"),
-    ("row", less_noise, r"row 1 \(2026-02\) has other draws than row 0 \(2026-01\)"),
-    ("row", less_noise_in_all_periods, "the draws.* cost .*, but .* was charged"),
-    ("row", more_noise_in_all_periods, "the draws of data cost only"),
-    ("unit in one month", other_bound_of_a_row, r"row 2 \(2026-03\) has other draws than"),
-    ("row", twice, "a draw is listed twice"),
-    ("row", missing_period, "not its first ones"),
-    ("row", missing_last_period, "belongs to no draw"),
-    ("row", missing_draw, "has other draws than"),
-    ("row", shorter_horizon, "name different rows of a matrix"),
-    ("row", shorter_horizon_everywhere, f"name different rows of a matrix|{SEALED}"),
-    ("row", other_periods, SEALED),
-    ("row", no_periods, "name different rows|different releases"),
-    ("unit in one month", longer_promise, "different (releases|privacy units)"),
-    ("unit in one month", other_span, "different (releases|privacy units)"),
-    ("unit in one month", promise_of_the_job, "the job differs"),
-    ("laplace", other_noise, "the draws of data cost .*, but 0 was charged"),
-    ("row", without_matrix, "is a row of a matrix that its part does not have"),
-    ("row", one_table, "the parts differs from the one that was charged"),
-    ("row", other_format, "has a format that this version cannot read"),
-    ("row", other_cost_in_checklist, "contradicts the other files on 'What does the charge cover"),
+    ("row", smaller_column),
+    ("row", less_noise_for_a_smaller_column),
+    ("unit over all time", fewer_periods_of_a_unit),
+    ("unit over all time", consistent_fewer_periods),
+    ("unit over all time", one_negative_sign),
+    ("window", missing_negative_sign),
+    ("row", not_triangular),
+    ("row", less_noise),
+    ("row", less_noise_in_all_periods),
+    ("row", more_noise_in_all_periods),
+    ("unit in one month", other_bound_of_a_row),
+    ("row", twice),
+    ("row", missing_period),
+    ("row", missing_last_period),
+    ("row", missing_draw),
+    ("row", shorter_horizon),
+    ("row", shorter_horizon_everywhere),
+    ("row", other_periods),
+    ("row", no_periods),
+    ("unit in one month", longer_promise),
+    ("unit in one month", other_span),
+    ("unit in one month", promise_of_the_job),
+    ("laplace", other_noise),
+    ("row", without_matrix),
+    ("row", one_table),
+    ("row", other_format),
+    ("row", other_cost_in_checklist),
 ]
 
 
-@pytest.mark.parametrize(("case", "change", "fault"), FORGERIES, ids=lambda one: getattr(one, "__name__", ""))
-def test_forgery_is_refused(bundle_of, tmp_path, case, change, fault):
-    with pytest.raises(JobError, match=fault):
+@pytest.mark.parametrize(("case", "change"), FORGERIES, ids=lambda one: getattr(one, "__name__", ""))
+def test_forgery_is_refused(bundle_of, tmp_path, case, change):
+    with refused(JobError):
         check_bundle(forge(bundle_of(case), tmp_path / "forged", change))
 
 
@@ -463,25 +464,25 @@ def test_ledger_refuses_a_matrix_that_all_files_agree_on(bundle_of, tmp_path):
     with Ledger.open(bundle_of("row").parents[1] / "ledger.sqlite") as ledger:
         heads = ledger.heads()
     assert check_bundle(bundle_of("row"), heads=heads)["later_entries"] == 0
-    with pytest.raises(JobError, match="which the ledger does not contain"):
+    with refused(JobError):
         check_bundle(forged, heads=heads)
 
 
 CHAINED = [
-    ("row", less_noise, "has other draws than"),
-    ("row", less_noise_in_all_periods, "the draws.* cost .*, but .* was charged"),
-    ("row", more_noise_in_all_periods, "the draws of data cost only"),
-    ("unit in one month", other_bound_of_a_row, "has other draws than"),
-    ("row", twice, "a draw is listed twice"),
-    ("row", missing_period, "not its first ones"),
-    ("row", shorter_horizon, "name different rows of a matrix"),
-    ("row", without_matrix, "is a row of a matrix that its part does not have"),
+    ("row", less_noise),
+    ("row", less_noise_in_all_periods),
+    ("row", more_noise_in_all_periods),
+    ("unit in one month", other_bound_of_a_row),
+    ("row", twice),
+    ("row", missing_period),
+    ("row", shorter_horizon),
+    ("row", without_matrix),
 ]
 
 
-@pytest.mark.parametrize(("case", "change", "fault"), CHAINED, ids=lambda one: getattr(one, "__name__", ""))
-def test_fault_is_found_if_the_hash_chain_is_forged_too(bundle_of, tmp_path, case, change, fault):
-    with pytest.raises(JobError, match=fault):
+@pytest.mark.parametrize(("case", "change"), CHAINED, ids=lambda one: getattr(one, "__name__", ""))
+def test_fault_is_found_if_the_hash_chain_is_forged_too(bundle_of, tmp_path, case, change):
+    with refused(JobError):
         check_bundle(forge(bundle_of(case), tmp_path / "forged", consistently(change)))
 
 

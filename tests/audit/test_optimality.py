@@ -15,6 +15,7 @@ from dpscale.audit.evidence.optimality import FILE, check_optimality
 from dpscale.optimize.certificate import certify
 from dpscale.runs.opening import open_run
 from tests.audit.small import write
+from tests.messages import refused
 
 pytest.importorskip("cvxpy", reason="cvxpy is not installed")
 PASSED = [{"name": "one", "passed": True, "detail": "as it should"}]
@@ -60,7 +61,7 @@ def test_check_says_why_it_solved_nothing(tmp_path, monkeypatch):
         assert "pip install 'dpscale[certify]'" in check(folder)
     content = (folder / FILE).read_text()
     (folder / FILE).write_text(content.replace('"rows"', '"lines"'))
-    with pytest.raises(dp.JobError, match=rf"evidence: {FILE} in .* is malformed \(KeyError\)"):
+    with refused(dp.JobError):
         check_optimality(folder)
     (folder / FILE).unlink()
     assert check_optimality(folder) == {"solved": 0, "why": f"the bundle has no {FILE}"}

@@ -18,6 +18,7 @@ from dpscale.privacy.protection import Protection
 from tests.audit.forging import forge
 from tests.audit.test_bundle import UNIT, run_command, run_job, write_run_bundle
 from tests.audit.test_forgeries import set_answer
+from tests.messages import refused
 
 DIGEST, MONTH = "ab" * 32, Protection("unit", bound=4, span="month")
 SMALL = Cost(gaussian=Fraction(1, 500))
@@ -112,21 +113,21 @@ def longer_promise(files):
 
 
 @pytest.mark.parametrize(
-    ("change", "fault"),
+    "change",
     [
-        (change_cap, "different caps"),
-        (drop_caps, "different caps"),
-        (longer_period, "different caps"),
-        (fewer_periods, "different releases"),
-        (drop_periods, "different releases"),
-        (invent_periods, "different releases"),
-        (invent_span, "different releases|does not list the events of the ledger|is claimed"),
-        (hide_cap, "contradicts the other files on 'Is there a cap"),
-        (longer_promise, "different (releases|privacy units)"),
+        change_cap,
+        drop_caps,
+        longer_period,
+        fewer_periods,
+        drop_periods,
+        invent_periods,
+        invent_span,
+        hide_cap,
+        longer_promise,
     ],
 )
-def test_forgery_is_refused(folder, tmp_path, change, fault):
-    with pytest.raises(JobError, match=fault):
+def test_forgery_is_refused(folder, tmp_path, change):
+    with refused(JobError):
         check_bundle(forge(folder, tmp_path / "forged", change))
 
 
@@ -137,11 +138,11 @@ def test_job_without_periods_is_charged_to_every_month(tmp_path):
         ledger.charge("small", "one", Cost(gaussian=Fraction(1, 100)), DIGEST, periods=["2026-02"])
     run = run_job(tmp_path, "identity")
     assert json.loads((run / "manifest.json").read_text())["privacy"]["dataset"] == "small"
-    with pytest.raises(BudgetError, match=r"of dataset 'small' in 2026-02, spent epsilon 1\.1"):
+    with refused(BudgetError):
         run_job(tmp_path, "identity", name="two", fresh=True)
-    with pytest.raises(BudgetError, match="which has a cap for each month; expected a promise for one row"):
+    with refused(BudgetError):
         run_job(tmp_path, "identity", data=UNIT, name="three")
     script = [sys.executable, "-m", "dpscale", "run", tmp_path / "job.toml", "--run-dir", tmp_path / "four"]
-    refused = subprocess.run(script, capture_output=True, text=True)
-    assert (refused.returncode, (tmp_path / "four").exists()) == (3, False)
-    assert "which has a cap for each month; expected a promise for one row" in refused.stderr
+    caught = subprocess.run(script, capture_output=True, text=True)
+    assert (caught.returncode, (tmp_path / "four").exists()) == (3, False)
+    assert "which has a cap for each month; expected a promise for one row" in caught.stderr

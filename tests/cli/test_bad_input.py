@@ -10,6 +10,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import schedulers
 from dpscale.runs import source
+from tests.messages import refused
 from tests.runs.small import DOMAIN, job, table, write_job, write_table
 
 
@@ -105,7 +106,7 @@ def test_text_that_cannot_be_stored_is_refused(tmp_path, where, text):
     table, name = where.split(".")
     content = job(data=dict(DATA))
     content[table] = content[table] | {name: text}
-    with pytest.raises(dp.JobError, match=f"^{where}: a text with a character that cannot be stored"):
+    with refused(dp.JobError):
         dp.run(content, tmp_path / "run")
 
 
@@ -120,9 +121,9 @@ def test_invalid_path_is_refused(place, path):
 
 
 def test_run_directory_none_or_too_deep_is_refused(place):
-    with pytest.raises(dp.JobError, match="run directory: None; expected a path"):
+    with refused(dp.JobError):
         dp.Release.open(None)
-    with pytest.raises(dp.JobError, match="cannot create"):
+    with refused(dp.JobError):
         dp.run(write_job(place), "a/" * 2000)
 
 

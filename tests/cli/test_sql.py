@@ -16,6 +16,7 @@ from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs.opening import open_run
 from dpscale.runs.statement import stated_job
+from tests.messages import refused
 
 TEXT = """-- name: by_sex
 SELECT sex, COUNT(*) AS n, AVG(age) AS age FROM visits GROUP BY sex ORDER BY n DESC;
@@ -194,7 +195,7 @@ def test_join_is_the_key_of_a_link_and_nothing_else(folder, condition, fits):
     if fits:
         assert list(Job.read(job).joined) == ["visits-people"]
     else:
-        with pytest.raises(dp.JobError, match="by the key of one link"):
+        with refused(dp.JobError):
             Job.read(job)
 
 
@@ -204,13 +205,13 @@ def test_statement_of_a_table_reads_that_table(folder):
     section = {"path": "v.csv", "domain": "v.toml", "key": "visit"}
     tables = {"visits": section | {"workload": [{"query": "SELECT COUNT(*) FROM people"}]}, "people": section}
     job = {"tables": tables, "link": [], "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "d"}}
-    with pytest.raises(dp.JobError, match="other tables than visits"):
+    with refused(dp.JobError):
         Job.read(job)
 
 
 def test_units_are_counted_by_the_values_of_attributes_only(folder):
     text = "SELECT upper(sex) AS s, COUNT(DISTINCT person) AS n, COUNT(*) AS k FROM visits GROUP BY s"
-    with pytest.raises(dp.JobError, match="by the values of attributes"):
+    with refused(dp.JobError):
         dp.sql(text, {"visits": "visits.csv"}, "d.toml", epsilon=1, unit="person", rows_per_unit=2)
     assert not (folder / "ledger.sqlite").exists()
 
@@ -295,7 +296,7 @@ def test_table_in_python_has_intervals_and_means(folder):
         assert (abs(found[name] - exact.to_numpy()) <= 6 * found[f"{name}_std_error"]).all()
     whole = dp.table(frame, domain="d.toml", epsilon=4, delta=1e-9, dataset="v", ledger="l.sqlite")
     assert whole.columns.tolist()[0] == "records"
-    with pytest.raises(dp.JobError, match="did you mean 'sex'"):
+    with refused(dp.JobError):
         dp.table(frame, ["sx"], domain="d.toml", epsilon=4, dataset="v", ledger="l.sqlite")
 
 

@@ -36,6 +36,7 @@ from tests.cluster.released import assert_same_release, charge_states
 from tests.cluster.troubles import disable_plots, slow_down
 from tests.cluster.waiting import eventually
 from tests.links import small as shop
+from tests.messages import refused
 from tests.running import begin_table, run_stages
 
 
@@ -335,7 +336,7 @@ def test_cancel_of_older_submission_is_ignored(submitted_run):
     (submitted_run / driver.STOP).write_text("an older one")
     driver.Heartbeat(submitted_run, "d")("count", 1, 2)
     (submitted_run / driver.STOP).write_text("s")
-    with pytest.raises(TransientError, match="cancelled"):
+    with refused(TransientError):
         driver.Heartbeat(submitted_run, "d")("count", 1, 2)
 
 
@@ -347,7 +348,7 @@ def test_replaced_driver_stops_writing(submitted_run, monkeypatch):
         assert eventually(lambda: driver.read(submitted_run)["working"] == {"tasks": "count", "done": 1, "total": 2})
         driver.change(submitted_run, lambda _: True, driver="new", working=None)
         assert eventually(lambda: old._taken)
-        with pytest.raises(TransientError, match="another driver took over"):
+        with refused(TransientError):
             old("count", 2, 2)
     driver._end(submitted_run, lambda found: found["driver"] == "old", TransientError("x", "y"))
     assert (driver.read(submitted_run)["state"], driver.read(submitted_run)["working"]) == (

@@ -15,6 +15,7 @@ from dpscale.engine.schedulers import resolve
 from tests.cluster.machines import kill, machines
 from tests.cluster.troubles import consume_memory, die, die_once, return_slowly, square, suspend_for_a_while
 from tests.cluster.waiting import eventually
+from tests.messages import refused
 
 
 def make_arrays(value):
@@ -128,9 +129,7 @@ def test_task_that_kills_workers_fails_with_memory_message(cluster, client, monk
         allowed = client.cluster.scheduler.allowed_failures
         client.cluster.scheduler.allowed_failures = 0
         try:
-            with pytest.raises(
-                TransientError, match=r"engine.memory: 1 worker died at task boom, probably because of memory"
-            ):
+            with refused(TransientError):
                 resolve(client).map(die, [1], "boom")
         finally:
             client.cluster.scheduler.allowed_failures = allowed
@@ -144,9 +143,7 @@ def test_workers_out_of_memory_fail_with_memory_message(tmp_path, secured):
         made.worker("--nworkers", 2, "--memory-limit", "600MB")
         with dask.config.set({"dpscale.worker-wait": 60}):
             engine = resolve(scheduler=made.address)
-            with pytest.raises(
-                TransientError, match=r"engine.memory: 2 workers died at task growth, probably because of memory"
-            ):
+            with refused(TransientError):
                 engine.map(consume_memory, [1], "growth")
             engine.close()
 
@@ -163,7 +160,7 @@ def test_loss_of_all_workers_times_out(tmp_path, secured):
             kill(worker)
 
         engine.progress = kill_worker
-        with dask.config.set({"dpscale.worker-wait": 1}), pytest.raises(TransientError, match="had no worker in 1 s"):
+        with dask.config.set({"dpscale.worker-wait": 1}), refused(TransientError):
             engine.map(return_slowly, range(200))
         engine.close()
 
@@ -178,7 +175,7 @@ def test_map_fails_if_scheduler_is_killed(tmp_path, secured, monkeypatch, how):
             engine = resolve(scheduler=made.address)
         handles = engine.reduce(make_arrays, [(1,)], 2)
         engine.progress = lambda *_: scheduler.send_signal(how)
-        with pytest.raises(TransientError, match="connection to the Dask scheduler was lost"):
+        with refused(TransientError):
             engine.map(return_slowly, range(200))
         for again in (lambda: engine.map(square, [1]), lambda: engine.reduce(make_arrays, [(1,)], 2)):
             with pytest.raises(TransientError):

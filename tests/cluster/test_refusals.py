@@ -18,6 +18,7 @@ from dpscale.engine.schedulers import resolve
 from tests.audit.small import write
 from tests.cluster.conftest import load_certificates_script, use_certificates
 from tests.cluster.machines import free_port
+from tests.messages import refused
 
 TLS = "distributed.comm.tls"
 BASE_AND_SOME = admission.BASE + 100_000_000
@@ -147,7 +148,7 @@ def test_tcp_to_tls_scheduler_is_reported(cluster):
 def test_unreadable_file_on_worker_is_refused(client, tmp_path):
     engine = resolve(client)
     engine.check_file_access(tmp_path, [tmp_path])
-    with pytest.raises(JobError, match=r"data.path: worker tls://\S+ cannot read the file \S+/x.parquet and worker"):
+    with refused(JobError):
         engine.check_file_access(tmp_path, [tmp_path / "x.parquet"])
     assert list(tmp_path.iterdir()) == []
 
@@ -156,7 +157,7 @@ def test_different_directory_on_worker_is_refused(client, tmp_path, monkeypatch)
     """The path of the run directory, in /proc/self, leads elsewhere on workers."""
     monkeypatch.chdir(tmp_path)
     engine = resolve(client)
-    with pytest.raises(JobError, match=r"run directory: worker \S+ cannot see /proc/self/cwd.*shared file system"):
+    with refused(JobError):
         engine.check_file_access("/proc/self/cwd")
     assert list(tmp_path.iterdir()) == []
 
@@ -173,7 +174,7 @@ def test_different_data_on_worker_are_refused(client, tmp_path, monkeypatch, the
         if seen:
             resolve(client).check_file_access(tmp_path, ["/proc/self/cwd/x.parquet"])
         else:
-            with pytest.raises(JobError, match=r"data.path: worker \S+ cannot see the file \S+ as the driver sees it"):
+            with refused(JobError):
                 resolve(client).check_file_access(tmp_path, ["/proc/self/cwd/x.parquet"])
     finally:
         client.run(os.chdir, next(iter(before.values())))
@@ -216,7 +217,7 @@ def test_task_larger_than_worker_memory_is_refused(cluster, client):
     engine = resolve(client)
     limit = min(worker["memory_limit"] for worker in cluster.scheduler.identity()["workers"].values()) - admission.BASE
     engine.check_worker_memory(limit, "age, sex")
-    with pytest.raises(PlanError, match=r"engine.memory: a task on age, sex needs .* GiB that worker tls://"):
+    with refused(PlanError):
         engine.check_worker_memory(limit + 1, "age, sex")
 
 
@@ -226,8 +227,8 @@ def test_address_without_port_is_refused():
         schedulers.connect("tls://127.0.0.1", 1)
 
 
-@pytest.mark.parametrize(("rows", "stage"), [(10**7, "answers"), (0, "measuring")])
-def test_set_too_large_to_measure_or_answer_is_refused(tmp_path, rows, stage):
+@pytest.mark.parametrize("rows", [10**7, 0])
+def test_set_too_large_to_measure_or_answer_is_refused(tmp_path, rows):
     """2.2 million cells take 95 MB to count, 140 MB to measure and 560 MB to answer; no budget is spent."""
     job = write(
         tmp_path,
@@ -242,9 +243,7 @@ def test_set_too_large_to_measure_or_answer_is_refused(tmp_path, rows, stage):
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=BASE_AND_SOME) as made,
         Client(made, set_as_default=False) as client,
-        pytest.raises(
-            PlanError, match=rf"a, b, c \({stage}\) needs \d+ MiB; expected at most (the 95\.4 MiB that worker|110MiB)"
-        ),
+        refused(PlanError),
     ):
         dp.run(job, tmp_path / "run", client=client)
     assert not (tmp_path / "ledger.sqlite").exists()

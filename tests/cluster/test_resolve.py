@@ -11,6 +11,7 @@ from dpscale import JobError
 from dpscale.engine.schedulers import ClusterEngine, LocalEngine, resolve
 from tests.audit.small import write
 from tests.cluster.troubles import square
+from tests.messages import refused
 
 
 def test_resolve_order(cluster, client):
@@ -62,9 +63,9 @@ def test_closed_client_is_refused(cluster):
 
     with Client(cluster, set_as_default=False) as closed:
         pass
-    with pytest.raises(JobError, match="client: a closed client; expected an open"):
+    with refused(JobError):
         resolve(closed)
-    with pytest.raises(JobError, match="client: a LocalCluster; expected"):
+    with refused(JobError):
         resolve(cluster)
 
 
@@ -77,7 +78,7 @@ def test_asynchronous_client_is_refused_in_its_loop_only(cluster, tmp_path):
 
     async def run_in_loop():
         async with Client(cluster.scheduler_address, asynchronous=True):
-            with pytest.raises(JobError, match=r"client: an asynchronous client; .*in a thread"):
+            with refused(JobError):
                 dp.run(job, tmp_path / "in the loop")
             return await asyncio.to_thread(dp.run, job, tmp_path / "in a thread")
 

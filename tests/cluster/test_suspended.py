@@ -28,6 +28,7 @@ from tests.cluster.test_failures import make_arrays, sum_array
 from tests.cluster.test_workers import mismatched_workers
 from tests.cluster.troubles import return_slowly, square
 from tests.cluster.waiting import eventually
+from tests.messages import refused
 from tests.running import begin_table, run_stages
 
 LIMIT = 3.0  # for an answer; a worker of a busy machine that misses it is asked again
@@ -158,7 +159,7 @@ def test_workers_suspended_in_a_task_are_named_and_run_ends_right(pair, director
 
 def test_suspended_scheduler_is_refused_before_start(pair, directory, monkeypatch):
     monkeypatch.setattr(schedulers, "CONNECT_SECONDS", 1)
-    with pair.suspended(pair.main), pytest.raises(TransientError, match="no answer from tcp://"):
+    with pair.suspended(pair.main), refused(TransientError):
         run(directory, pair)
 
 
@@ -256,7 +257,7 @@ def test_wait_shows_progress_of_driver(directory):
     driver.change(directory.path, lambda _: True, submission="s", driver="d", state="running",
                          working={"tasks": "count", "done": 1, "total": 3})  # fmt: skip
     shown = []
-    with pytest.raises(TransientError, match="not done"):
+    with refused(TransientError):
         driver.wait(directory.path, 0.1, lambda *now: shown.append(now))
     assert shown[0] == ("count", 1, 3)
 
@@ -333,7 +334,7 @@ def test_worker_of_another_version_that_joins_during_a_map_runs_no_task(pair, tm
                 eventually((marks / f"{started[0].pid}").exists, 8)  # the scheduler gives it waiting tasks
 
         engine.progress = start
-        with pytest.raises(Exception, match=r"has numpy 1\.0\.0"):
+        with refused(Exception):
             engine.map(mark_process, [(marks, value) for value in range(2000)], "work")
         assert not (marks / f"{started[0].pid}").exists()
     assert eventually(lambda: len(worker_addresses(pair)) == 2)
@@ -359,7 +360,7 @@ def test_worker_without_the_data_that_joins_later_runs_no_task(pair, tmp_path):
             )
             other.worker("--no-nanny")
             assert eventually(lambda: len(engine.client.nthreads()) == 3)
-            with pytest.raises(Exception, match=r"data.path: worker \S+ cannot see the file /proc/self/cwd/x.parquet"):
+            with refused(Exception):
                 engine.map(square, [1])
     finally:
         os.chdir(before)
@@ -401,7 +402,7 @@ def test_lost_results_of_tasks_that_no_worker_may_run_end_the_command(tmp_path):
             kill(made.workers[0])
             made.worker("--no-nanny")
             assert eventually(lambda: len(engine.worker_info()) == 2 and set(engine.worker_info()) != before)
-            with pytest.raises(TransientError, match="no answer within"):
+            with refused(TransientError):
                 engine.map(sum_array, handles)
     finally:
         made.stop()

@@ -13,6 +13,7 @@ from dpscale.engine.watch import answer_seconds, worker_seconds
 from tests.cluster.machines import machines
 from tests.cluster.test_refusals import assert_refused
 from tests.cluster.waiting import eventually
+from tests.messages import refused
 
 
 @pytest.fixture(scope="module")
@@ -88,5 +89,5 @@ def test_late_worker_with_other_versions_is_refused(tmp_path):
             assert engine.map(abs, [-1]) == [1]
             other.worker("--no-nanny")
             assert eventually(lambda: len(engine.client.nthreads()) == 2)
-            with pytest.raises(JobError, match=r"has numpy 1\.0\.0"):
+            with refused(JobError):
                 engine.map(abs, [-1])

@@ -23,6 +23,7 @@ from dpscale.runs.source import open_table
 from dpscale.runs.stages import units
 from tests.audit.forging import forge, records_of, remove, restate
 from tests.contributions.test_unit_cells import DOMAIN, make_frame, write_job
+from tests.messages import refused
 from tests.running import run_stages
 
 ROWS = [{"family": "marginal", "attributes": [["a"], ["b"]]}]
@@ -170,26 +171,26 @@ def test_a_frame_a_pure_budget_and_both_numbers_of_units(tmp_path):
 
 def test_a_release_without_the_measurement_says_how(tmp_path):
     release = dp.run(cut_job(tmp_path, make_frame(), 4, budget=None), run_dir=tmp_path / "run")
-    with pytest.raises(PlanError, match=r"set budget\.cut"):
+    with refused(PlanError):
         release.cut()
 
 
 WRONG = {
-    "rows": ({"data": {"privacy_unit": None, "max_rows_per_unit": None}}, "unit is a row"),
-    "whole": ({"budget": {"cut": 1.0}}, "should be below 1"),
-    "both": ({"budget": {"cut": 0.6, "units": 0.5},
-              "workload": [*ROWS, {"family": "marginal", "degree": 1, "count": "units"}]}, "a sum below 1"),
-    "share": ({"budget": {"cut": 0.1, "units": 0.5}}, "without a part"),
-    "tiny": ({"budget": {"cut": 1e-60}}, "too small"),
+    "rows": {"data": {"privacy_unit": None, "max_rows_per_unit": None}},
+    "whole": {"budget": {"cut": 1.0}},
+    "both": {"budget": {"cut": 0.6, "units": 0.5},
+              "workload": [*ROWS, {"family": "marginal", "degree": 1, "count": "units"}]},
+    "share": {"budget": {"cut": 0.1, "units": 0.5}},
+    "tiny": {"budget": {"cut": 1e-60}},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_shares_are_refused_and_spend_nothing(tmp_path, name):
-    changes, words = WRONG[name]
+    changes = WRONG[name]
     job = cut_job(tmp_path, make_frame(), 4, **changes)
     job["data"] = {key: value for key, value in job["data"].items() if value is not None}
-    with pytest.raises(DpscaleError, match=words):
+    with refused(DpscaleError):
         dp.run(job, run_dir=tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 
@@ -199,7 +200,7 @@ def test_a_growing_table_is_refused(tmp_path):
     domain = {"attributes": {**DOMAIN["attributes"], "day": {"kind": "date", "low": "2024-01-01", "high": "2024-03-31",
                                                              "step": "month"}}}  # fmt: skip
     job = cut_job(tmp_path, frame, 4, domain=domain, data={"period": "day"}, time={"horizon": 3})
-    with pytest.raises(JobError, match=r"budget\.cut: given with data\.period"):
+    with refused(JobError):
         dp.run(job, run_dir=tmp_path / "run")
 
 

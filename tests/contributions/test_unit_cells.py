@@ -29,6 +29,7 @@ from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.source import open_table
 from dpscale.runs.stages import units
 from tests.audit.forging import forge, records_of, restate
+from tests.messages import refused
 from tests.running import run_stages
 
 DOMAIN = {"attributes": {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 4}}}
@@ -159,7 +160,7 @@ def test_other_sets_have_no_units(tmp_path):
     workload = [{"family": "marginal", "degree": 1}, {"family": "marginal", "attributes": [["a"]], "count": "units"}]
     release = dp.run(write_job(tmp_path, workload=workload), run_dir=tmp_path / "run")
     assert len(release.units("a")) == 3
-    with pytest.raises(PlanError, match="units by b"):
+    with refused(PlanError):
         release.units(["b"])
 
 
@@ -196,7 +197,7 @@ def test_repeated_and_interrupted_runs_draw_once(tmp_path, monkeypatch):
     job = write_job(tmp_path)
     run = begin_run(read_job(job), tmp_path / "run")
     run_stages(run, only="plan")
-    with pytest.raises(JobError, match="--only units"):
+    with refused(JobError):
         run_stages(run, only="measure")
     real = units.write
     monkeypatch.setattr(units, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -218,7 +219,7 @@ def test_a_copy_with_other_data_is_refused(tmp_path):
     copy = shutil.copytree(run.path, tmp_path / "copy")
     run_stages(run, only="units")
     make_frame(seed=1).to_parquet(tmp_path / "data/0.parquet")
-    with pytest.raises(BudgetError, match="another"):
+    with refused(BudgetError):
         run_stages(open_run(copy), only="units")
     assert not (copy / "units").exists()
 
@@ -241,20 +242,19 @@ def test_units_through_another_table(tmp_path):
 
 
 WRONG = {
-    "no unit": ({"data": {"privacy_unit": None, "max_rows_per_unit": None}}, "but the unit is a row"),
-    "family": ({"workload": [{"family": "marginal", "degree": 1}, {"family": "prefix", "degree": 1, "count": "units"}]},
-               "for family 'prefix'"),
-    "only units": ({"workload": [{"family": "marginal", "degree": 1, "count": "units"}]}, "numbers of units only"),
-    "unknown": ({"workload": [{"family": "marginal", "degree": 1, "count": "people"}]}, "count"),
+    "no unit": {"data": {"privacy_unit": None, "max_rows_per_unit": None}},
+    "family": {"workload": [{"family": "marginal", "degree": 1}, {"family": "prefix", "degree": 1, "count": "units"}]},
+    "only units": {"workload": [{"family": "marginal", "degree": 1, "count": "units"}]},
+    "unknown": {"workload": [{"family": "marginal", "degree": 1, "count": "people"}]},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_jobs_are_refused_and_spend_nothing(tmp_path, name):
-    changes, words = WRONG[name]
+    changes = WRONG[name]
     job = write_job(tmp_path, **changes)
     job["data"] = {key: value for key, value in job["data"].items() if value is not None}
-    with pytest.raises(DpscaleError, match=words):
+    with refused(DpscaleError):
         dp.run(job, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "ledger.sqlite").exists()
@@ -285,7 +285,7 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch
         return found
 
     monkeypatch.setattr(units, "exact_counts", slow)
-    with pytest.raises(DpscaleError, match="changed while they were read"):
+    with refused(DpscaleError):
         run_stages(run, only="units")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         assert not ledger.summary()["datasets"]
@@ -301,20 +301,20 @@ def test_a_data_frame_has_units(tmp_path):
 
 
 LATE = {
-    "tiny share": ({"budget": {"units": 1e-60}}, "too small"),
-    "no weight": ({"workload": [{"family": "marginal", "degree": 1},
-                                {"family": "marginal", "degree": 1, "count": "units", "weight": 0.0}]}, "above 0"),
-    "memory": ({"engine": {"memory": "64B"}}, "need"),
-    "no units": ({"workload": [{"family": "marginal", "degree": 1}], "budget": {"units": 0.5}}, "units"),
+    "tiny share": {"budget": {"units": 1e-60}},
+    "no weight": {"workload": [{"family": "marginal", "degree": 1},
+                                {"family": "marginal", "degree": 1, "count": "units", "weight": 0.0}]},
+    "memory": {"engine": {"memory": "64B"}},
+    "no units": {"workload": [{"family": "marginal", "degree": 1}], "budget": {"units": 0.5}},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LATE)
 def test_impossible_counts_are_refused_before_a_search_is_charged(tmp_path, name):
-    changes, words = LATE[name]
+    changes = LATE[name]
     frame = make_frame().assign(a=lambda one: "v" + one.a.astype(str))
     domain = {"attributes": {**DOMAIN["attributes"], "a": {"kind": "discover"}}}
-    with pytest.raises(DpscaleError, match=words):
+    with refused(DpscaleError):
         dp.run(write_job(tmp_path, frame, domain=domain, **changes), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "ledger.sqlite").exists()

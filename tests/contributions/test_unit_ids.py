@@ -40,6 +40,7 @@ from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, su
 from dpscale.engine.counting import partition_groups
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.records.column_values import plain
+from tests.messages import refused
 
 DAY = datetime.datetime(2020, 1, 1)
 LONG_AGO, FAR = datetime.date(1, 1, 1), datetime.date(9999, 12, 31)
@@ -191,7 +192,7 @@ def parse_number(text):
 
 def test_text_that_is_no_number_is_refused_under_the_rule_number():
     for text in ("x", "True", "NA", "0x7", "1,5", "٧"):
-        with pytest.raises(dp.DataError, match="a text that is no number"):
+        with refused(dp.DataError):
             identities(pa.array(["7", text]), "u", "number")
     assert canonical_number("7.00") == "7"
 
@@ -247,21 +248,21 @@ def test_ids_of_bytes_are_compared_byte_by_byte(kind):
 def test_bytes_and_texts_are_compared_only_under_a_stated_rule(tmp_path):
     columns = [pa.array([b"a", b"b"], pa.binary(1)), pa.array(["a", "b"])]
     write_files(tmp_path, columns)
-    with pytest.raises(dp.DataError, match=r"'u': bytes in one file, texts in another; .* set unit_type = \"text\""):
+    with refused(dp.DataError):
         survey(tmp_path)
-    with pytest.raises(dp.DataError, match="bytes in one file, texts in another"):
+    with refused(dp.DataError):
         one_family_of_keys([BYTE_IDS, TEXT_IDS], "u")
     stored, texts = (identities(plain(column), "u", "text").words.tolist() for column in columns)
     assert stored == texts
 
 
-@pytest.mark.parametrize(("keys", "units", "refers", "column"), [
-    (("bytes", "text"), ("text", "text"), "text", "k"),
-    (("text", "text"), ("text", "bytes"), "text", "o"),
-    (("bytes", "bytes"), ("text", "text"), "text", "k"),
-    (("text", "text"), ("bytes", "bytes"), "bytes", "k"),
+@pytest.mark.parametrize(("keys", "units", "refers"), [
+    (("bytes", "text"), ("text", "text"), "text"),
+    (("text", "text"), ("text", "bytes"), "text"),
+    (("bytes", "bytes"), ("text", "text"), "text"),
+    (("text", "text"), ("bytes", "bytes"), "bytes"),
 ])  # fmt: skip
-def test_keys_and_units_of_a_lookup_are_of_one_family(tmp_path, keys, units, refers, column):
+def test_keys_and_units_of_a_lookup_are_of_one_family(tmp_path, keys, units, refers):
     """Planted: without the check, a person in two files of the lookup is two units."""
     ids = {"text": pa.array(["7", "8"]), "bytes": pa.array([b"7", b"8"])}
     write_files(tmp_path / "data", [ids[refers]])
@@ -269,7 +270,7 @@ def test_keys_and_units_of_a_lookup_are_of_one_family(tmp_path, keys, units, ref
         (tmp_path / "through").mkdir(exist_ok=True)
         pq.write_table(pa.table({"k": ids[key], "o": ids[unit], "a": [0, 0]}), tmp_path / f"through/{number}.parquet")
     data, through = (dp.Table.open(tmp_path / name, dp.Domain({"a": 2})) for name in ("data", "through"))
-    with pytest.raises(dp.DataError, match=f"data column '{column}': bytes in one file, texts in another"):
+    with refused(dp.DataError):
         read_unit_lookup(LocalEngine("synchronous"), [(through, "k", "o")], (data, "u"))
 
 
@@ -302,7 +303,7 @@ def write_files(folder, columns):
 )
 def test_mixed_id_families_are_refused_by_schema(tmp_path, one, other):
     write_files(tmp_path, [one.slice(0, 0), other.slice(0, 0)])
-    with pytest.raises(dp.DataError, match=r"data column 'u': .* in one file, .* in another; expected ids of one type"):
+    with refused(dp.DataError):
         survey(tmp_path)
 
 
@@ -316,7 +317,7 @@ def test_file_of_nulls_fits_any_family(tmp_path):
                                     pa.array([datetime.timedelta(1)])])  # fmt: skip
 def test_unsupported_id_types_are_refused_by_schema(tmp_path, column):
     write_files(tmp_path, [column.slice(0, 0)])
-    with pytest.raises(dp.DataError, match="data column 'u': type"):
+    with refused(dp.DataError):
         survey(tmp_path)
 
 
@@ -415,7 +416,7 @@ def test_runs_count_each_unit_once(tmp_path, name):
 
 def test_rows_without_unit_are_refused_or_dropped(tmp_path):
     write_files(tmp_path / "data", [pa.array([*range(1, 1001), *[None] * 500]), pa.array([" ", "", "1"] * 100)])
-    with pytest.raises(dp.DataError, match='unit_nulls = "drop"'):
+    with refused(dp.DataError):
         estimate_row_count(tmp_path)
     (tmp_path / "again").mkdir()
     (tmp_path / "data").rename(tmp_path / "again" / "data")

@@ -10,6 +10,7 @@ from dpscale.discovery.dyadic_tree import dyadic_bins, estimate_histogram
 from dpscale.discovery.ends import choose_ends, found_ends, plan_ends
 from dpscale.domain import MOST_PARTS, Domain
 from dpscale.privacy.draws import SMOOTHING
+from tests.messages import refused
 
 BINS = dyadic_bins()
 
@@ -92,7 +93,7 @@ def test_nothing_found_and_public_ends():
 
 def test_a_search_that_sees_nothing_is_refused_or_uses_the_fallback():
     plan = plan_ends(number_of(low=0, high="private"), Fraction(1, 100), Fraction(1), 1, 1)
-    with pytest.raises(DomainError, match=r"numbers\.a\.high.*no values beside 0.*fallback.*not charged"):
+    with refused(DomainError):
         found_ends(plan, None)
     plan = plan_ends(number_of(low=0, high="private", step=0.5, fallback=[800]), Fraction(1, 100), Fraction(1), 1, 1)
     assert plan.number.describe()["fallback"] == [800]
@@ -110,7 +111,7 @@ def test_a_search_that_sees_nothing_is_refused_or_uses_the_fallback():
                                    {"low": 0, "high": 5, "clipped": [1]}, {"low": 0, "high": 5, "clipped": [-1, 0]},
                                    {"low": 0, "high": "private", "clipped": [0, 1]}])  # fmt: skip
 def test_wrong_fallbacks_and_limits_are_refused(table):
-    with pytest.raises(DomainError, match=r"numbers\.a\.(fallback|clipped)"):
+    with refused(DomainError):
         number_of(**table)
 
 

@@ -12,6 +12,7 @@ from dpscale.base.errors import DomainError
 from dpscale.discovery.nodes import LeafCounts, read_tree
 from dpscale.domain import Domain
 from tests.discovery.small import write_frame
+from tests.messages import refused
 
 ROWS = [("A", "A0", "A01"), ("A", "A0", "A02"), ("A", "A1", "A11"), ("B", "B0", "B01"), ("B", None, "B9"),
         ("C", "C0", "C0")]  # fmt: skip
@@ -40,16 +41,16 @@ def test_tree_of_a_file(tmp_path, name):
 
 
 WRONG = {
-    "twice": ([*ROWS, ("B", "B0", "A01")], "two nodes"),
-    "ancestor": ([*ROWS, ("D", "A0", "D01")], "two nodes"),
-    "leaf": ([*ROWS, ("B", "B9", "B91")], "ancestor"),
+    "twice": [*ROWS, ("B", "B0", "A01")],
+    "ancestor": [*ROWS, ("D", "A0", "D01")],
+    "leaf": [*ROWS, ("B", "B9", "B91")],
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_trees(tmp_path, name):
-    rows, words = WRONG[name]
-    with pytest.raises(DomainError, match=words):
+    rows = WRONG[name]
+    with refused(DomainError):
         read_tree(Domain.read(write_tree(tmp_path, rows))["code"])
 
 
@@ -58,7 +59,7 @@ def test_a_changed_file_is_refused(tmp_path):
     (tmp_path / "written.toml").write_text(tomli_w.dumps(domain.to_dict()))
     assert Domain.read(tmp_path / "written.toml") == domain
     (tmp_path / "tree.csv").write_text("chapter,group,code\nA,A0,A01\n")
-    with pytest.raises(DomainError, match="was changed"):
+    with refused(DomainError):
         Domain.read(tmp_path / "written.toml")
 
 

@@ -15,6 +15,7 @@ from dpscale.discovery.ends import ChosenEnds, found_ends, plan_ends
 from dpscale.discovery.value_counts import found_values, plan_values
 from dpscale.domain import Domain
 from dpscale.records.searched import EMPTY, VALUE, step_values, text_entries, text_type, value_codes
+from tests.messages import refused
 
 SEX = {"sex": {"kind": "categories", "values": ["f", "m"]}}
 
@@ -148,11 +149,11 @@ def test_infinite_values_are_outside_bins_and_clipped_by_numbers():
 
 def test_types_are_checked_against_the_domain(tmp_path):
     listed = open_domain({"kind": "discover", "values": ["007"]})["a"]
-    with pytest.raises(DataError, match="lists texts"):
+    with refused(DataError):
         text_type(listed, pa.int64())
     assert text_type(listed, pa.null()) == ""
     tree = {"kind": "discover", "file": "tree.csv", "levels": ["x"]}
-    with pytest.raises(DataError, match="codes of a tree"):
+    with refused(DataError):
         text_type(open_domain(tree)["a"], pa.int64())
 
 

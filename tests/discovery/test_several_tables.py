@@ -42,6 +42,7 @@ from tests.discovery.tables import (
     replaced_job,
     write_tables,
 )
+from tests.messages import refused
 from tests.running import end, run_stages
 
 SEX, MONTH = DOMAINS["persons"]["sex"], DOMAINS["orders"]["month"]
@@ -306,7 +307,7 @@ def test_copy_with_another_key_is_refused(tmp_path):
                     tmp_path / "run")  # fmt: skip
     copy = shutil.copytree(run.path, tmp_path / "copy")
     run_stages(run, only="discover")
-    with pytest.raises(BudgetError, match="another decision"):
+    with refused(BudgetError):
         run_stages(open_run(copy), only="discover")
     assert not list(copy.rglob("searches.json"))
 
@@ -318,7 +319,7 @@ def test_refused_rows_of_the_last_table_cost_nothing(tmp_path, searched):
     if not searched:
         domains = {"persons": {"city": {"kind": "categories", "values": [*CITIES, PLANTED]}, "sex": SEX},
                    "orders": {"item": {"kind": "categories", "values": list(ITEMS)}, "month": MONTH}}  # fmt: skip
-    with pytest.raises(DataError, match="month"):
+    with refused(DataError):
         dp.run(write_tables(tmp_path, frames=frames, domains=domains), tmp_path / "run")
     assert not entries(tmp_path)
 
@@ -326,7 +327,7 @@ def test_refused_rows_of_the_last_table_cost_nothing(tmp_path, searched):
 def test_counters_of_all_tables_fit_the_memory_together(tmp_path):
     """The cells of each table alone would fit."""
     job = make_job(tmp_path, engine={"memory": "2400B"})
-    with pytest.raises(DpscaleError, match="cells in which units are counted need"):
+    with refused(DpscaleError):
         dp.run(write_tables(tmp_path, job), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 
@@ -336,7 +337,7 @@ def test_changed_files_after_the_searches_are_refused(tmp_path):
     for stage in ("discover", "plan"):
         run_stages(run, only=stage)
     write_tables(tmp_path, frames=make_frames(seed=1))
-    with pytest.raises(DataError, match="changed since this release started"):
+    with refused(DataError):
         run_stages(open_run(run.path), only="units")
 
 
@@ -347,7 +348,7 @@ def test_ended_run_states_its_charges(tmp_path):
     assert (found["how"], found["charged"]) == ("abandoned", None)
     assert found["searches"]["release"] == f"{run.manifest['release']}-domain"
     assert not list(run.path.rglob("secret.key"))
-    with pytest.raises(JobError, match="was ended"):
+    with refused(JobError):
         run_stages(open_run(run.path), only="plan")
 
 
@@ -545,7 +546,7 @@ def test_forged_bundle_is_refused(evidence, tmp_path, name):
     folder = forge(evidence, tmp_path / "copy", change)
     faults = recompute.faults(folder)
     assert any(re.search(words, one) for one in faults), faults
-    with pytest.raises(JobError, match="inconsistent"):
+    with refused(JobError):
         check_bundle(folder)
 
 
@@ -599,26 +600,26 @@ def no_units(job):
 
 
 REFUSED = {
-    "public table": (public_orders, "tables.orders.domain: cells of item that are not public, in a public table"),
-    "units of a public table": (public_units, "tables.orders.domain: cells of item that are not public"),
-    "units of rows": (without_key, "tables.orders.workload: count = 'units', but the unit is a row"),
-    "rho": (without_delta, "budget.discover_delta: missing, but values of persons"),
-    "pure": (pure, "privacy.delta: epsilon without delta for several tables"),
-    "delta": (large_delta, "budget.discover_delta: 1e-05 in total"),
-    "dropped parents": (dropped, "link orders: dangling: 'reject', but rows whose value of city"),
-    "family": (other_family, "for family 'prefix'"),
-    "share": (tiny_units, "too small"),
-    "no part with units": (no_units, "budget.units: given without a part"),
+    "public table": public_orders,
+    "units of a public table": public_units,
+    "units of rows": without_key,
+    "rho": without_delta,
+    "pure": pure,
+    "delta": large_delta,
+    "dropped parents": dropped,
+    "family": other_family,
+    "share": tiny_units,
+    "no part with units": no_units,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_job_is_refused_in_one_sentence_and_spends_nothing(tmp_path, name):
-    change, words = REFUSED[name]
+    change = REFUSED[name]
     job = make_job(tmp_path)
     change(job)
     dropping = {**DOMAINS["persons"], "city": {"kind": "discover", "other": False}}
-    with pytest.raises(DpscaleError, match=words) as caught:
+    with refused(DpscaleError) as caught:
         dp.run(write_tables(tmp_path, job, domains={"dropping": dropping}), tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -651,10 +652,10 @@ def test_one_table_with_units_of_its_own(tmp_path):
     assert isinstance(orders.units(["month", "item"]), pd.DataFrame)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ("dangling", "a key without a row"), ("duplicate", "a duplicate key"), ("mechanism", "sums or means of price"),
+@pytest.mark.parametrize("change", [
+    "dangling", "duplicate", "mechanism",
 ])  # fmt: skip
-def test_refused_keys_and_mechanisms_cost_nothing(tmp_path, change, words):
+def test_refused_keys_and_mechanisms_cost_nothing(tmp_path, change):
     """With two rows of one key, a replaced row would change three rows of the searches."""
     frames = make_frames()
     job = replaced_job(tmp_path) if change == "duplicate" else make_job(tmp_path)
@@ -672,7 +673,7 @@ def test_refused_keys_and_mechanisms_cost_nothing(tmp_path, change, words):
     if change == "mechanism":
         content = {"attributes": DOMAINS["orders"], "numbers": {"price": {"low": 0, "high": 5}}}
         (tmp_path / "orders.toml").write_text(tomli_w.dumps(content))
-    with pytest.raises(DpscaleError, match=words):
+    with refused(DpscaleError):
         dp.run(path, run_dir=tmp_path / "run")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         assert not ledger.summary()["datasets"]

@@ -33,6 +33,7 @@ from dpscale.privacy.streams import open_stream, seeded_secret
 from tests.audit.forging import forge, records_of, restate
 from tests.discovery.small import write_job
 from tests.discovery.test_threshold import exact_tail
+from tests.messages import refused
 from tests.selection import mostly_slow
 
 DOMAIN = {"attributes": {"tag": {"kind": "discover", "count": "units"}, "sex": {"kind": "coded", "size": 2}}}
@@ -206,10 +207,10 @@ def test_evidence_recomputes_the_cost_of_votes(tmp_path):
 
 
 def test_wrong_domains_and_jobs_are_refused(tmp_path):
-    with pytest.raises(DomainError, match=r"attributes.a.count: 'votes'"):
+    with refused(DomainError):
         Domain.from_dict({"attributes": {"a": {"kind": "discover", "count": "votes"}}})
     job = job_of(tmp_path)
     job["data"] = {key: value for key, value in job["data"].items() if key not in DATA}
-    with pytest.raises(JobError, match=r"attributes.tag.count: 'units', but the unit is a row"):
+    with refused(JobError):
         dp.run(job, run_dir=tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()

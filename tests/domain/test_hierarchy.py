@@ -25,6 +25,7 @@ from dpscale.domain.rules import FunctionalDependency, restored
 from dpscale.records.origin import Origin
 from dpscale.records.where import read_where
 from dpscale.runs.opening import open_run
+from tests.messages import refused
 
 TOWNS = {"kind": "categories", "values": ["a", "b", "c", "d", "e", "f"]}
 PASSED = [{"name": "one", "passed": True, "detail": "as it should"}]
@@ -49,7 +50,7 @@ def test_nested_parents_are_one_hierarchy():
         assert found.ancestors("town").tolist() == [0, 1, 2, 3, 4, 5]
         assert domain.hierarchy_of("sex") is None
         assert domain.names == ("town", *parents, "sex")
-    with pytest.raises(dp.DomainError, match="no level 'sex'"):
+    with refused(dp.DomainError):
         found.position("sex")
 
 

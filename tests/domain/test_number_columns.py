@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
+from tests.messages import refused
 
 
 def test_number_is_that_of_a_domain_file():
@@ -23,10 +24,10 @@ def test_number_and_attribute_of_one_column_have_a_mean(tmp_path):
     assert rows["paid"].tolist() == pytest.approx([10, 30], abs=1)
 
 
-@pytest.mark.parametrize(("given", "words"), [
-    (lambda: dp.Domain(cost=dp.number(5, 1)), "numbers.cost"),
-    (lambda: dp.Domain(cost=dp.number(0, 1, outside="category")), "numbers.cost.outside"),
+@pytest.mark.parametrize("given", [
+    lambda: dp.Domain(cost=dp.number(5, 1)),
+    lambda: dp.Domain(cost=dp.number(0, 1, outside="category")),
 ])  # fmt: skip
-def test_wrong_number_is_refused_by_the_domain(given, words):
-    with pytest.raises(dp.DomainError, match=words):
+def test_wrong_number_is_refused_by_the_domain(given):
+    with refused(dp.DomainError):
         given()

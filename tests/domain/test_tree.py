@@ -16,6 +16,7 @@ from dpscale.domain import Domain
 from dpscale.domain.tree import UNSPECIFIED, build_tree
 from dpscale.records.column_values import column_of
 from dpscale.records.encode import encode
+from tests.messages import refused
 from tests.real_data import DATA, needs_real_data
 
 PLACES = [
@@ -168,9 +169,9 @@ def test_values_of_every_policy(tmp_path, made):
     assert cells_of(domain, "country", made(values)) == wanted
     dropping = read(path, outside="drop", nulls="drop")
     assert cells_of(dropping, "place", made(values)) == ["6020", "01", None, None, None, None, "10001"]
-    with pytest.raises(DataError, match="a value outside the domain"):
+    with refused(DataError):
         encode(read(path, nulls="drop")["region"], made(values), np.zeros(len(values), bool))
-    with pytest.raises(DataError, match="a null"):
+    with refused(DataError):
         encode(read(path)["region"], made(["6020", None]))
 
 
@@ -179,7 +180,7 @@ def test_integers_are_names(tmp_path):
     domain = read(tmp_path / "places.parquet", levels=["region"])
     assert domain["place"].labels == ["1", "2", "30"]
     assert cells_of(domain, "region", pa.array([30, 1, 2], pa.int16())) == ["b", "a", "b"]
-    with pytest.raises(DataError, match="type double"):
+    with refused(DataError):
         encode(domain["place"], pa.array([1.0]))
 
 
@@ -264,21 +265,21 @@ def test_wrong_files_are_refused_in_one_sentence(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("options", "match"), [
-    ({"levels": []}, "a list of the columns of ancestors"),
-    ({"levels": ["region", "region"]}, "the column 'region' twice"),
-    ({"levels": ["place"]}, "the column 'place' twice"),
-    ({"key": "id"}, "leaf or path"),
-    ({"leaf": "town"}, "no column 'town'"),
-    ({"unspecified": 1}, "true or false"),
-    ({"outside": "clip"}, "reject, category, drop"),
-    ({"unparsable": "drop"}, "unknown key"),
-    ({"cells": [1, 2, 3]}, "as in the file"),
-    ({"sha256": "0"}, "which was changed"),
-    ({"parent": {}}, "unknown key"),
+@pytest.mark.parametrize("options", [
+    {"levels": []},
+    {"levels": ["region", "region"]},
+    {"levels": ["place"]},
+    {"key": "id"},
+    {"leaf": "town"},
+    {"unspecified": 1},
+    {"outside": "clip"},
+    {"unparsable": "drop"},
+    {"cells": [1, 2, 3]},
+    {"sha256": "0"},
+    {"parent": {}},
 ])  # fmt: skip
-def test_wrong_options_are_refused(tmp_path, options, match):
-    with pytest.raises(DomainError, match=re.escape(match)):
+def test_wrong_options_are_refused(tmp_path, options):
+    with refused(DomainError):
         read(write(tmp_path, PLACES), **options)
 
 
@@ -334,22 +335,22 @@ def test_coordinates_follow_the_leaves(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("columns", "value", "match"),
+    ("columns", "value"),
     [
-        (["lat"], 1, "two other columns"),
-        (["lat", "place"], 1, "two other columns"),
-        ([["lat"], "lon"], 1, "two other columns"),
-        ("lat", 1, "two other columns"),
-        (["lat", "lno"], 1, "no column 'lno'.*'lon'"),
-        (["lat", "lon"], "west", "not numbers"),
-        (["lon", "lat"], 120, "beyond 90 degrees"),
-        (["lat", "lon"], float("inf"), "beyond 180 degrees"),
+        (["lat"], 1),
+        (["lat", "place"], 1),
+        ([["lat"], "lon"], 1),
+        ("lat", 1),
+        (["lat", "lno"], 1),
+        (["lat", "lon"], "west"),
+        (["lon", "lat"], 120),
+        (["lat", "lon"], float("inf")),
     ],
 )
-def test_wrong_coordinates_are_refused(tmp_path, columns, value, match):
+def test_wrong_coordinates_are_refused(tmp_path, columns, value):
     rows = [(*row, 10, value) for row in PLACES]
     path = write(tmp_path, rows, ("country", "region", "place", "lat", "lon"))
-    with pytest.raises(DomainError, match=match) as found:
+    with refused(DomainError) as found:
         read(path, coordinates=columns)
     assert str(found.value).startswith("attributes.place.coordinates")
 

@@ -22,6 +22,7 @@ from dpscale.counting.count import encoded
 from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups
 from dpscale.engine.schedulers import LocalEngine
+from tests.messages import refused
 
 DOMAIN = dp.Domain({"a": 3, "b": 2})
 ENGINE = LocalEngine("synchronous")
@@ -188,25 +189,25 @@ def test_only_counted_columns_are_read(tmp_path):
     pq.write_table(pa.table({"unit": [1, 1], "a": [0, 1]}), tmp_path / "x.parquet")
     partitions = dp.Table.open(tmp_path, DOMAIN).partitions
     assert sum(map(len, rows_beyond_bound(partitions, 1, names=("a",)).values())) == 1
-    with pytest.raises(dp.DataError, match="no column 'b'"):
+    with refused(dp.DataError):
         rows_beyond_bound(partitions, 1)
 
 
 @pytest.mark.parametrize(
-    ("units", "says"),
+    "units",
     [
-        (pa.array([1, None]), "a null"),
-        (pa.array(["x", None]), "a null"),
-        (pa.array([1.0, float("nan")]), "a null"),
-        (pa.array(["x", None]).dictionary_encode(), "a null"),
-        (pa.array(["x", "  "]), "a null"),
-        (pa.array([[1], [2]]), "type list"),
-        (pa.array([{"k": 1}, {"k": 2}]), "type struct"),
+        pa.array([1, None]),
+        pa.array(["x", None]),
+        pa.array([1.0, float("nan")]),
+        pa.array(["x", None]).dictionary_encode(),
+        pa.array(["x", "  "]),
+        pa.array([[1], [2]]),
+        pa.array([{"k": 1}, {"k": 2}]),
     ],
 )
-def test_invalid_unit_column_is_refused(tmp_path, units, says):
+def test_invalid_unit_column_is_refused(tmp_path, units):
     pq.write_table(pa.table({"unit": units, "a": [0, 1], "b": [0, 1]}), tmp_path / "x.parquet")
-    with pytest.raises(dp.DataError, match=says):
+    with refused(dp.DataError):
         rows_beyond_bound(dp.Table.open(tmp_path, DOMAIN).partitions, 1)
 
 

@@ -19,6 +19,7 @@ from dpscale.engine.counting import FACTOR, TASKS, counting_cost, partition_grou
 from dpscale.engine.graphs import reduction_graph
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.records import Partition
+from tests.messages import refused
 from tests.records import naive
 from tests.strategies import as_table, attribute_sets, coded_domains, coded_rows, cuts
 
@@ -96,7 +97,7 @@ def test_checked_columns_are_validated_without_being_counted(tmp_path):
     domain = dp.Domain({"a": 3, "b": 2})
     pq.write_table(as_table(domain, [(0, 1), (1, 2)]), tmp_path / "x.parquet")
     partitions = dp.Table.open(tmp_path, domain).partitions
-    with pytest.raises(dp.DataError, match="data column 'b'"):
+    with refused(dp.DataError):
         count_in_passes(LocalEngine("threads", workers=2), domain, [("a",)], partitions, 1 << 20)
 
 

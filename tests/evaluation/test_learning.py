@@ -9,6 +9,7 @@ import dpscale as dp
 from dpscale.domain import Domain
 from dpscale.domain.domain_schema import from_table
 from dpscale.evaluation.models import auc, check_learner, propensity, target_of, tstr_scores, usefulness
+from tests.messages import refused
 
 RNG = np.random.default_rng(0)
 DOMAIN = Domain({"a": 10, "b": 6, "c": 2})
@@ -115,9 +116,9 @@ def test_default_target_follows_from_domain() -> None:
     assert target_of(Domain({"a": 2}).attributes, None) is None
 
 
-@pytest.mark.parametrize(("name", "says"), [("aa", "did you mean 'a'"), ("big", "of 21 values")])
-def test_invalid_target_is_refused(name: str, says: str) -> None:
-    with pytest.raises(dp.JobError, match=says) as caught:
+@pytest.mark.parametrize("name", ["aa", "big"])
+def test_invalid_target_is_refused(name: str) -> None:
+    with refused(dp.JobError) as caught:
         target_of(Domain({"a": 2, "big": 21}).attributes, name)
     assert caught.value.field == "--target"
 

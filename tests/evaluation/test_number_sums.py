@@ -19,6 +19,7 @@ from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_r
 from dpscale.evaluation.marginals import choose_number_sets, compare_numbers, number_plot
 from dpscale.runs.opening import open_part
 from dpscale.runs.table import TablePart
+from tests.messages import refused
 from tests.numbers.small import NUMBERS, make_frame, rounded, write_job
 
 WORKLOAD: list[dict[str, Any]] = [
@@ -133,7 +134,7 @@ def test_rows_without_the_column_of_a_number_are_compared_as_before(place: Path)
 def test_data_without_the_column_of_a_number_are_refused(place: Path, tmp_path: Path) -> None:
     make_frame().drop(columns="pay").to_parquet(tmp_path / "data.parquet")
     run, _, rows = open_tables(place)
-    with pytest.raises(dp.DataError, match="no column 'pay'"):
+    with refused(dp.DataError):
         open_data(run, [str(tmp_path / "data.parquet")], [*names_of(rows), *NUMBERS])
 
 

@@ -10,6 +10,7 @@ import dpscale as dp
 from dpscale.base.errors import JobError, PlanError
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from tests.hierarchies.small import dense, domain_of, planned
+from tests.messages import refused
 
 TREE = pd.DataFrame({
     "country": ["AT", "AT", "AT", "AT", "DE", "DE", "DE", "LU"],
@@ -76,21 +77,21 @@ def test_values_by_attribute_equal_the_predicate(release):
     assert run.area(["AT"], {"sex": ["f", "m"]}).estimate == pytest.approx(run.area(["AT"]).estimate)
 
 
-@pytest.mark.parametrize(("nodes", "query", "message"), [
-    (["Atlantis"], None, "labels of country, region, place"),
-    (["Berlin", "Wien"], None, "a label of region and place"),
-    ("AT", None, "a list of labels"),
-    (["AT"], "country = 'DE'", "a level of the area"),
-    (["AT"], {"sex": "x"}, "values of sex"),
-    (["AT"], 3, "a predicate"),
+@pytest.mark.parametrize(("nodes", "query"), [
+    (["Atlantis"], None),
+    (["Berlin", "Wien"], None),
+    ("AT", None),
+    (["AT"], "country = 'DE'"),
+    (["AT"], {"sex": "x"}),
+    (["AT"], 3),
 ])  # fmt: skip
-def test_wrong_areas_are_refused(release, nodes, query, message):
-    with pytest.raises(JobError, match=message):
+def test_wrong_areas_are_refused(release, nodes, query):
+    with refused(JobError):
         release[0].area(nodes, query)
 
 
 def test_area_below_the_measured_level_is_refused(release):
-    with pytest.raises(PlanError, match="not measured"):
+    with refused(PlanError):
         release[0].area(["Hall"], "sex = 'f'")
 
 

@@ -12,6 +12,7 @@ from dpscale.mechanisms import plan
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.workload import Workload
 from tests.hierarchies.small import dense, domain_of, lift, ordered
+from tests.messages import refused
 from tests.oracles import explicit_workload
 
 SIZES = {"a": 4, "b": 3, "c": 2}
@@ -79,20 +80,20 @@ def test_known_residuals_save_budget(domain):
 
 @pytest.mark.parametrize("mechanism", ["weighted-residuals", "query-smasher", "residual-planner"])
 def test_workload_that_follows_from_the_totals_is_refused(domain, mechanism):
-    with pytest.raises(PlanError, match="all queries of the workload"):
+    with refused(PlanError):
         plan(Workload(domain).add("marginal", attributes=[["a"], ["b"]]), mechanism=mechanism)
 
 
 def test_levels_that_follow_from_the_totals_are_refused(tmp_path):
     plain = domain_of({"place": (3, 7, 20)})
     domain = total_of(tmp_path, plain, ("region",), np.arange(7))
-    with pytest.raises(PlanError, match="all queries of the workload"):
+    with refused(PlanError):
         plan(Workload(domain).add("marginal", attributes=[["region"], ["country"]]))
 
 
 @pytest.mark.parametrize("mechanism", ["identity", "hdmm"])
 def test_whole_measurements_are_refused(domain, mechanism):
-    with pytest.raises(PlanError, match="several residuals together"):
+    with refused(PlanError):
         plan(Workload(domain).add("marginal", degree=2), mechanism=mechanism)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from dpscale.base.errors import DomainError
 from dpscale.domain import Domain
+from tests.messages import refused
 
 ROWS = [("x", "p", 3), ("x", "q", 0), ("y", "p", 5), ("y", "q", 7)]
 
@@ -34,33 +35,33 @@ def test_rows_are_read_in_any_order(tmp_path, domain, suffix):
     np.testing.assert_array_equal(found.counts, [[3, 0], [5, 7]])
 
 
-@pytest.mark.parametrize(("rows", "message"), [
-    ([*ROWS, ("x", "p", 3)], "two counts of a 'x', b 'p'"),
-    (ROWS[:-1], "no count of a 'y', b 'q'"),
-    ([*ROWS[:-1], ("y", "r", 7)], "'r' in .* labels of b"),
-    ([*ROWS[:-1], ("y", None, 7)], "labels of b"),
-    ([*ROWS[:-1], ("y", "q", "7.5")], "no whole number"),
-    ([*ROWS[:-1], ("y", "q", 2**70)], "no whole number"),
-    ([*ROWS[:-1], ("y", "q", -1)], "count -1"),
+@pytest.mark.parametrize("rows", [
+    [*ROWS, ("x", "p", 3)],
+    ROWS[:-1],
+    [*ROWS[:-1], ("y", "r", 7)],
+    [*ROWS[:-1], ("y", None, 7)],
+    [*ROWS[:-1], ("y", "q", "7.5")],
+    [*ROWS[:-1], ("y", "q", 2**70)],
+    [*ROWS[:-1], ("y", "q", -1)],
 ])  # fmt: skip
-def test_invalid_rows_are_refused(tmp_path, domain, rows, message):
-    with pytest.raises(DomainError, match=message):
+def test_invalid_rows_are_refused(tmp_path, domain, rows):
+    with refused(DomainError):
         read(tmp_path, domain, rows)
 
 
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"origin": None}, "same records"),
-    ({"origin": "records"}, "external or same records"),
-    ({"count": "people"}, "rows or units"),
-    ({"attributes": "a"}, "a list of attributes"),
-    ({"attributes": ["a", "z"]}, "'z'"),
-    ({"path": "total.txt"}, "CSV or Parquet"),
-    ({"path": "absent.csv"}, "cannot read"),
-    ({"sha256": "0" * 64}, "which was changed"),
-    ({"colum": "count"}, "'colum'"),
+@pytest.mark.parametrize("fields", [
+    {"origin": None},
+    {"origin": "records"},
+    {"count": "people"},
+    {"attributes": "a"},
+    {"attributes": ["a", "z"]},
+    {"path": "total.txt"},
+    {"path": "absent.csv"},
+    {"sha256": "0" * 64},
+    {"colum": "count"},
 ])  # fmt: skip
-def test_invalid_fields_are_refused(tmp_path, domain, fields, message):
-    with pytest.raises(DomainError, match=message):
+def test_invalid_fields_are_refused(tmp_path, domain, fields):
+    with refused(DomainError):
         read(tmp_path, domain, ROWS, **fields)
 
 
@@ -69,5 +70,5 @@ def test_impossible_cells_have_no_records(tmp_path, domain):
     domain = Domain.from_dict({**domain.to_dict(), "rule": [{"rule": "if a = 'x' then b != 'q'"}]})
     for rows in (ROWS, [ROWS[0], *ROWS[2:]]):
         assert read(tmp_path, domain, rows).counts[0, 1] == 0
-    with pytest.raises(DomainError, match="impossible a 'x', b 'q'"):
+    with refused(DomainError):
         read(tmp_path, domain, [ROWS[0], ("x", "q", 1), *ROWS[2:]])

@@ -20,6 +20,7 @@ from dpscale.audit.evidence.sensitivities import norms, strategy_faults
 from dpscale.base.errors import DomainError, JobError, PlanError
 from tests.audit.composition import audit_run
 from tests.hierarchies.small import check_evidence, domain_of
+from tests.messages import refused
 
 SIZES = {"place": (3, 7, 20)}
 
@@ -93,7 +94,7 @@ def test_known_tables_are_no_candidates(tmp_path):
 
 def test_levels_that_are_planned_alone_are_refused(tmp_path):
     job, _, _ = write_job(tmp_path, [("region",)], mechanism={"name": "residual-planner"})
-    with pytest.raises(PlanError, match="plans levels together"):
+    with refused(PlanError):
         dp.run(job, run_dir=tmp_path / "run")
 
 
@@ -180,16 +181,16 @@ def test_same_records_are_stated(tmp_path):
     assert sentence in json.loads((run / "evidence/ledger.json").read_text())["chain"]["opened"]["facts"]["condition"]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), [
-    ({"attributes": ["planet"]}, DomainError, "planet"),
-    ({"origin": "elsewhere"}, JobError, "origin"),
-    ({"path": "missing.csv"}, DomainError, "cannot read"),
-    ({"column": "population"}, DomainError, "no column 'population'"),
+@pytest.mark.parametrize(("change", "error"), [
+    ({"attributes": ["planet"]}, DomainError),
+    ({"origin": "elsewhere"}, JobError),
+    ({"path": "missing.csv"}, DomainError),
+    ({"column": "population"}, DomainError),
 ])  # fmt: skip
-def test_wrong_totals_are_refused(tmp_path, change, error, message):
+def test_wrong_totals_are_refused(tmp_path, change, error):
     job, _, _ = write_job(tmp_path, [("region",)])
     job["totals"][0] |= change
-    with pytest.raises(error, match=message):
+    with refused(error):
         dp.run(job, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists() or not (tmp_path / "run/measurements").exists()
 
@@ -200,12 +201,12 @@ def test_totals_that_contradict_each_other_are_refused(tmp_path):
     counts = pd.read_csv(path)
     counts.loc[1, "count"] += 1
     counts.to_csv(path, index=False)
-    with pytest.raises(DomainError, match="country 'country 1'"):
+    with refused(DomainError):
         dp.run(job, run_dir=tmp_path / "run")
 
 
 def test_totals_of_rows_are_refused_beside_a_bound(tmp_path):
     job, _, _ = write_job(tmp_path, [("region",)])
     job["data"] |= {"privacy_unit": "age", "max_rows_per_unit": 3}
-    with pytest.raises(JobError, match="rows beyond the bound"):
+    with refused(JobError):
         dp.run(job, run_dir=tmp_path / "run")

@@ -11,6 +11,7 @@ from dpscale.plans.plan import read_plan, write_plan
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import Workload
 from tests.hierarchies.small import dense, domain_of, lift, ordered, planned
+from tests.messages import refused
 
 ONE = {"place": (3, 7, 20)}
 TWO = {"place": (2, 5, 9), "code": (2, 4, 7)}
@@ -119,13 +120,13 @@ def test_changed_multipliers_are_refused(tmp_path):
         arrays = dict(file)
     arrays["f0.3"] = arrays["f0.3"] // 2
     np.savez(tmp_path / "factors.npz", **arrays)
-    with pytest.raises(JobError, match="no complete plan"):
+    with refused(JobError):
         read_plan(tmp_path, made.workload)
 
 
 def test_ranges_over_leaves_are_refused():
     workload = Workload(domain_of(ONE)).add("marginal", attributes=[["country"]]).add("range", attributes=[["place"]])
-    with pytest.raises(PlanError, match="level of a hierarchy"):
+    with refused(PlanError):
         plan(workload)
 
 
@@ -136,6 +137,6 @@ def test_one_level_alone_is_planned_as_before():
 
 def test_query_that_was_not_measured_is_refused():
     made = planned(domain_of(ONE, sex=2), [["country", "sex"], ["place"]])
-    with pytest.raises(PlanError, match="not measured"):
+    with refused(PlanError):
         made.variance(("place", "sex"), np.random.default_rng(0).normal(size=(20, 2)))
     assert made.variance(("place", "sex"), np.ones((20, 2))) > 0

@@ -16,6 +16,7 @@ from dpscale.base.errors import DataError, PlanError
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.run import Run
 from tests.links.small import DOMAINS, make_frames, make_job, write_job
+from tests.messages import refused
 from tests.running import run_stages
 
 EXACT = {"privacy_cost": 1e12, "allow_weak_privacy": True, "dataset": "shop", "ledger": "ledger.db"}
@@ -105,7 +106,7 @@ def test_bounds_cut_rows_and_their_number_is_released(tmp_path: Path) -> None:
         share = release.cut("orders-persons-countries" if name == "orders" else "ratings-persons-products")
         assert share.estimate == pytest.approx(beyond / (beyond + degrees.clip(upper=2).sum()), abs=1e-4)
         assert share.low < share.estimate < share.high
-    with pytest.raises(PlanError, match=r"a join with measured cuts: .*ratings-persons-products"):
+    with refused(PlanError):
         release.cut("persons-countries")
 
 
@@ -113,7 +114,7 @@ def test_rows_without_a_key_or_a_parent_are_refused_or_left_out(tmp_path: Path) 
     frames = make_frames()
     lost = pd.DataFrame({"person": ["nobody", None], "month": [0, 1], "amount": [1.0, 2.0]})
     frames["orders"] = pd.concat([frames["orders"], lost])
-    with pytest.raises(DataError, match=r"a null|a key without a row"):
+    with refused(DataError):
         release_of(tmp_path / "refused", frames)
     links = [one | {"nulls": "drop", "dangling": "drop", "max_degree": 100} for one in make_job()["link"][:1]]
     tables = {name: make_job()["tables"][name] for name in ("persons", "orders")}
@@ -124,9 +125,9 @@ def test_rows_without_a_key_or_a_parent_are_refused_or_left_out(tmp_path: Path) 
 
 def test_unknown_sets_are_refused_with_the_joins_that_exist(tmp_path: Path) -> None:
     release = release_of(tmp_path, make_frames())
-    with pytest.raises(PlanError, match=r"orders\.month, persons\.age in no join; expected a set of one of the joins"):
+    with refused(PlanError):
         release.marginal(("orders.month", "persons.age"))
-    with pytest.raises(PlanError, match=r"persons.sex in the joins .* name it: release.joins\['orders-persons"):
+    with refused(PlanError):
         release.marginal(("persons.sex",))
     assert release.joins["persons-countries"].marginal(("persons.sex",)).sum() == pytest.approx(300, abs=0.1)
     estimate, error = release.answer(("persons.sex", "orders.month"), query=np.ones((2, 3)))

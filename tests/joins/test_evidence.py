@@ -17,6 +17,7 @@ from tests.audit.forging import forge, read, records_of, remove, restate
 from tests.joins.test_answers import WORKLOAD, run_of
 from tests.joins.test_replaced import FILMS, PEOPLE, make_pairs, make_table, write_job
 from tests.links.small import make_frames, make_job, write_job as shop_job
+from tests.messages import refused
 from tests.running import run_stages
 
 PASSED = [{"name": "one", "passed": True}]
@@ -54,7 +55,7 @@ def test_join_with_a_smaller_bound_is_found(evidence: Path, tmp_path: Path, name
         files["parts"][f"joins.{name}"]["bounds"]["rows"]["changes"] = [[[1, 1]]]
         restate(files)
 
-    with pytest.raises(JobError, match=r"is inconsistent: the draws of joins.* cost only"):
+    with refused(JobError):
         check_bundle(forge(evidence, tmp_path / "copy", change))
 
 
@@ -82,7 +83,7 @@ def test_lacking_join_is_found(evidence: Path, tmp_path: Path, everywhere: bool)
             del files["parts"]["joins.cut"]
         restate(files)
 
-    with pytest.raises(JobError, match="is inconsistent"):
+    with refused(JobError):
         check_bundle(forge(evidence, tmp_path / "copy", change))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from dpscale.job.neighbours import neighbour_relation
 from tests.joins.small import exact_counts, join_job, joins_of, make_database, sets
 from tests.links.small import make_job, write_job
 from tests.links.test_neighbours import PERSONS
+from tests.messages import refused
 
 BIRTHS = {"kind": "one-to-many", "name": "births", "parent": "countries", "child": "persons", "child_key": "birth"}
 BOSSES = {"kind": "one-to-many", "name": "bosses", "parent": "persons", "child": "persons", "child_key": "boss",
@@ -24,29 +24,24 @@ BOSSES = {"kind": "one-to-many", "name": "bosses", "parent": "persons", "child":
 FRIENDS = {"kind": "many-to-many", "name": "friends", "parent": "persons", "child": "persons",
            "via": "data/friends/*.parquet", "parent_key": "one", "child_key": "other"}  # fmt: skip
 MORE = [*make_job()["link"], BIRTHS, BOSSES]
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"attributes": [["persons.sex", "orders.size"]]},
-     "'orders.size'; expected TABLE.ATTRIBUTE: orders.month, orders.amount"),
-    ({"attributes": [["sex", "orders.month"]]}, "'sex'; expected TABLE.ATTRIBUTE"),
-    ({"attributes": [["persons.sex", "persons.age"]]}, "attributes of persons only; expected attributes of several"),
-    ({"degree": 2}, "lists its attribute sets: set attributes, without degree"),
-    ({"attributes": [["persons.sex", "orders.month"]], "count": "units"}, 'count = "units" is for the workload of one'),
-    ({"attributes": [["persons.sex", "orders.month"]], "name": "cut"}, 'the name "cut" is that of the numbers'),
-    ({"attributes": [["countries.north", "orders.month"]]},
-     "countries, to which the rows of orders refer through orders and homes; orders and births; expected one path"),
-    ({"attributes": [["persons.sex", "products.kind", "orders.month"]]}, "persons, products, orders; expected tables"),
-    ({"attributes": [["persons.sex", "countries.north"]], "through": ["home"]}, "'home'; expected names of links"),
-    ({"attributes": [["persons.sex", "persons.age"]], "through": ["bosses"]},
-     "link bosses within persons; expected links between different tables; remove it: a removed row would change"),
-    ({"attributes": [["persons.sex", "orders.count"]], "per": "person"}, "'person'; expected persons, orders"),
-    ({"attributes": [["persons.sex", "products.count"]], "per": "orders"}, "no link below orders; expected the name"),
-    ({"attributes": [["persons.sex"]], "per": "persons"}, "'persons' without a number of children; expected an"),
-    ({"attributes": [["countries.north", "homes.count"]], "per": "countries"}, "'countries', a public table; expected"),
-    ({"attributes": [["persons.sex", "bosses.count"]], "per": "persons"}, "rows of persons that refer to each other"),
-    ({"attributes": [["persons.sex", "orders.count"]], "per": "persons", "max_rows_per_unit": 2},
-     "max_rows_per_unit with per: a parent is one row"),
-    ({"family": "mean", "of": "orders.count", "attributes": [["persons.sex", "orders.count"]], "per": "persons"},
-     "'orders.count', which is also an attribute of a set"),
+REFUSED: list[dict[str, Any]] = [
+    {"attributes": [["persons.sex", "orders.size"]]},
+    {"attributes": [["sex", "orders.month"]]},
+    {"attributes": [["persons.sex", "persons.age"]]},
+    {"degree": 2},
+    {"attributes": [["persons.sex", "orders.month"]], "count": "units"},
+    {"attributes": [["persons.sex", "orders.month"]], "name": "cut"},
+    {"attributes": [["countries.north", "orders.month"]]},
+    {"attributes": [["persons.sex", "products.kind", "orders.month"]]},
+    {"attributes": [["persons.sex", "countries.north"]], "through": ["home"]},
+    {"attributes": [["persons.sex", "persons.age"]], "through": ["bosses"]},
+    {"attributes": [["persons.sex", "orders.count"]], "per": "person"},
+    {"attributes": [["persons.sex", "products.count"]], "per": "orders"},
+    {"attributes": [["persons.sex"]], "per": "persons"},
+    {"attributes": [["countries.north", "homes.count"]], "per": "countries"},
+    {"attributes": [["persons.sex", "bosses.count"]], "per": "persons"},
+    {"attributes": [["persons.sex", "orders.count"]], "per": "persons", "max_rows_per_unit": 2},
+    {"family": "mean", "of": "orders.count", "attributes": [["persons.sex", "orders.count"]], "per": "persons"},
 ]  # fmt: skip
 
 
@@ -56,11 +51,11 @@ def jobs_of(folder: Path, *parts: dict[str, Any], **changes: Any) -> None:
     join_jobs(job, neighbour_relation(job))
 
 
-@pytest.mark.parametrize(("part", "message"), REFUSED)
-def test_workload_is_refused_with_one_sentence(tmp_path: Path, part: dict[str, Any], message: str) -> None:
-    with pytest.raises(JobError, match=re.escape(message)) as refused:
+@pytest.mark.parametrize("part", REFUSED)
+def test_workload_is_refused_with_one_sentence(tmp_path: Path, part: dict[str, Any]) -> None:
+    with refused(JobError) as caught:
         jobs_of(tmp_path, part, link=MORE)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_path_between_tables_is_named(tmp_path: Path) -> None:
@@ -71,19 +66,19 @@ def test_path_between_tables_is_named(tmp_path: Path) -> None:
 
 
 def test_two_ends_in_one_table_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=r"persons, to which the rows of friends refer .* both ends of the link"):
+    with refused(JobError):
         jobs_of(tmp_path, {"attributes": [["persons.sex", "persons.age"]], "through": ["friends"]},
                 link=[FRIENDS | {"protects": "both"}])  # fmt: skip
 
 
 def test_sections_and_names_of_joins_are_checked(tmp_path: Path) -> None:
     part = {"attributes": [["persons.sex", "orders.month"]]}
-    with pytest.raises(JobError, match=r"joins\.orders: no join of the workload; expected orders-persons"):
+    with refused(JobError):
         jobs_of(tmp_path, part, joins={"orders": {"output": {"level": 0.9}}})
-    with pytest.raises(JobError, match=r"budget\.joins\.orders: no part of the job"):
+    with refused(JobError):
         jobs_of(tmp_path, part, budget={"method": "equal", "joins": {"orders": {"share": 0.1}}})
     other = {"attributes": [["persons.sex", "products.kind"]], "name": "orders-persons"}
-    with pytest.raises(JobError, match=r"the join 'orders-persons' over different links"):
+    with refused(JobError):
         jobs_of(tmp_path, part, other)
 
 
@@ -103,7 +98,7 @@ def test_attributes_with_private_cells_are_refused(tmp_path: Path) -> None:
                      privacy={"epsilon": 1.0, "delta": 1e-6})  # fmt: skip
     text = (tmp_path / "orders.toml").read_text()
     (tmp_path / "orders.toml").write_text(f'{text}\n[attributes.item]\nkind = "discover"\n')
-    with pytest.raises(JobError, match=r"'orders\.item', whose cells are not public"):
+    with refused(JobError):
         Job.read(path)
 
 
@@ -118,5 +113,5 @@ def test_children_of_a_key_of_two_units_are_refused(tmp_path: Path) -> None:
         job = join_job(tmp_path / name, frames, workload=sets(tags=part))
         found.append(joins_of(job, tmp_path / f"run {name}")["tags"])
     assert exact_counts(found[0], engine)
-    with pytest.raises(DataError, match="a key whose rows belong to two units"):
+    with refused(DataError):
         exact_counts(found[1], engine)

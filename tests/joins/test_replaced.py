@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 import tomli_w
 
 import dpscale as dp
@@ -18,6 +17,7 @@ from dpscale.job.join_job import join_job
 from dpscale.job.neighbours import neighbour_relation
 from tests.joins.small import exact_counts, joins_of
 from tests.joins.test_sensitivity import distance
+from tests.messages import refused
 
 PEOPLE, FILMS, BOUND = 6, 5, 2
 DOMAIN = {"attributes": {"x": {"kind": "coded", "size": 2}, "y": {"kind": "coded", "size": 3}}}
@@ -96,7 +96,7 @@ def test_repeated_pairs_count_once_and_data_beyond_the_bound_are_refused(tmp_pat
     assert np.allclose(release.marginal(("people.x", "films.x")), expected, atol=0.01)
     many = pd.DataFrame({"person": [0] * FILMS, "film": range(FILMS)})
     write_job(tmp_path / "many", data | {"pairs": many})
-    with pytest.raises(DataError, match="a row with more links than max_degree"):
+    with refused(DataError):
         dp.run(tmp_path / "many" / "job.toml", tmp_path / "run many")
 
 
@@ -106,9 +106,7 @@ def test_numbers_of_links_and_other_bounds_are_refused(tmp_path: Path) -> None:
             "pairs": make_pairs(rng)}  # fmt: skip
     per = [{"family": "marginal", "per": "people", "attributes": [["people.x", "seen.count"]]}]
     bounded = [WORKLOAD[0] | {"max_rows_per_unit": 3}]
-    for number, (workload, message) in enumerate(
-        ((per, r'a number of links that protect "both"'), (bounded, r'max_rows_per_unit: given with protects = "both"'))
-    ):
+    for number, workload in enumerate((per, bounded)):
         job = write_job(tmp_path / str(number), data, workload=workload)
-        with pytest.raises(JobError, match=message):
+        with refused(JobError):
             join_job(job, neighbour_relation(job), next(iter(job.joined)))

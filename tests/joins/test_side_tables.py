@@ -13,6 +13,7 @@ from dpscale.base.errors import JobError
 from dpscale.job import Job
 from dpscale.runs.opening import open_part, open_run
 from tests.audit.test_bundle import PASSED
+from tests.messages import refused
 
 DOMAINS = {
     "pats": {"sex": {"kind": "coded", "size": 2}},
@@ -54,18 +55,18 @@ def write(folder, public, links=(DOCTORS,), workload=True, where="docs"):
 @pytest.mark.parametrize("public", [None, [], ["field"], ["senior"]])
 def test_attributes_that_are_not_public_are_refused(tmp_path, public):
     """The planted violation: one doctor's attribute changes as many rows of the join as the doctor has visits."""
-    with pytest.raises(JobError, match=r"whose rows belong to no unit.*tables.docs.public_attributes = \[") as caught:
+    with refused(JobError) as caught:
         dp.run(write(tmp_path, public), tmp_path / "run")
     assert caught.value.exit_code == 2
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
-@pytest.mark.parametrize(("public", "where", "words"), [
-    (["month"], "visits", "rows that belong to a unit"),
-    (["fields"], "docs", "'fields'.*field, senior"),
+@pytest.mark.parametrize(("public", "where"), [
+    (["month"], "visits"),
+    (["fields"], "docs"),
 ])  # fmt: skip
-def test_wrong_statements_are_refused(tmp_path, public, where, words):
-    with pytest.raises(JobError, match=words):
+def test_wrong_statements_are_refused(tmp_path, public, where):
+    with refused(JobError):
         dp.run(write(tmp_path, public, where=where, links=(), workload=False) if where == "docs" else write(
             tmp_path, public, where=where), tmp_path / "run")  # fmt: skip
 

@@ -22,6 +22,7 @@ from dpscale.privacy.conversion import epsilon_of_mu, gaussian_power, gdp_mu
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE, Protection
 from tests.ledger import test_filter as adversary
 from tests.ledger.test_book import DELTA, DIGEST, ledger, path, release_rows  # noqa: F401
+from tests.messages import refused
 
 HALF = Fraction(DELTA) / 2
 PERSON, ROW = Protection("person", ADD_REMOVE, 3), Protection()
@@ -45,7 +46,7 @@ def test_row_carries_additive_delta_and_period(ledger: Ledger, path: str) -> Non
     assert set(stored["r2"]) == {"gaussian", "zcdp", "pure", "pure_squares"}
     assert ledger.charge("adult", "r1", cost, DIGEST) == "reserved"  # the same charge is free
     for other in (replace(cost, delta=HALF / 2), replace(cost, period=""), replace(cost, period="2026-03")):
-        with pytest.raises(BudgetError, match="on the ledger with another cost"):
+        with refused(BudgetError):
             ledger.charge("adult", "r1", other, DIGEST)
     ledger.verify()
     shown = next(link.shown for link, _ in ledger.chain("adult") if link.shown["release"] == "r1")
@@ -88,16 +89,16 @@ def test_cap_counts_additive_deltas(ledger: Ledger) -> None:  # noqa: F811
     small = Cost(gaussian="1/1000000", delta=Fraction(DELTA) * 2 / 10)
     ledger.charge("adult", "r1", small, DIGEST)
     ledger.charge("adult", "r2", small, DIGEST)
-    with pytest.raises(BudgetError) as refused:
+    with pytest.raises(BudgetError) as caught:
         ledger.charge("adult", "r3", small, DIGEST)
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         "privacy.delta: requested additive delta 2e-10 of dataset 'adult', remaining additive delta 1e-10 of its cap of"
         " epsilon 1 at delta 1e-09 in gdp; expected at most 1e-10; lower it, or set another cap before"
         " the release"
     )
     ledger.charge("adult", "r3", replace(small, delta=Fraction(0)), DIGEST)
     ledger.charge("adult", "r4", replace(small, delta=HALF / 5), DIGEST)  # exactly what is left
-    with pytest.raises(BudgetError, match=r"remaining additive delta .*; expected (none|at most .*e-2\d)"):
+    with refused(BudgetError):
         ledger.charge("adult", "r5", small, DIGEST, reserve=False)
 
 
@@ -110,9 +111,9 @@ def test_additive_delta_reduces_the_epsilon_left(ledger: Ledger) -> None:  # noq
     assert shown["spent"]["additive_delta"] == float_above(HALF / 2)
     assert "reserved for additive deltas: 5e-10 of the cap's delta" in shown["notes"]
     most = gdp_mu(1.0, DELTA) ** 2 - 1e-6  # fits if the additive delta is ignored
-    with pytest.raises(BudgetError, match=r"with additive delta 2\.5e-10 spent of its cap") as refused:
+    with refused(BudgetError) as caught:
         ledger.charge("adult", "r2", Cost(gaussian=Fraction(most)), DIGEST, delta=DELTA)
-    fits = float(str(refused.value).split("ask for epsilon = ")[1].split()[0])
+    fits = float(str(caught.value).split("ask for epsilon = ")[1].split()[0])
     assert shown["remaining_epsilon"] == pytest.approx(fits, rel=1e-5)
     assert fits == pytest.approx(epsilon_of_mu(math.sqrt(squared), DELTA), rel=1e-4)
     ledger.charge("adult", "r2", Cost(gaussian=Fraction(gdp_mu(fits, DELTA)) ** 2), DIGEST)
@@ -123,7 +124,7 @@ def test_first_release_decides_whether_the_cap_reserves_delta(ledger: Ledger) ->
     ledger.set_cap("adult", 1.0, DELTA)
     failing_release = Cost(gaussian="1/1000000", delta=HALF / 2)
     ledger.charge("adult", "r1", Cost(gaussian="1/1000000"), DIGEST)
-    with pytest.raises(BudgetError, match=r"remaining additive delta 0 of its cap .*; expected none; .*another cap"):
+    with refused(BudgetError):
         ledger.charge("adult", "r2", failing_release, DIGEST)
     most = Fraction(gdp_mu(1.0, DELTA)) ** 2
     assert ledger.charge("adult", "r2", Cost(gaussian=most - Fraction(1, 10**5)), DIGEST, reserve=False) == "admitted"
@@ -142,11 +143,9 @@ def test_first_release_decides_whether_the_cap_reserves_delta(ledger: Ledger) ->
 def test_suggested_epsilon_of_failing_release_is_admitted(ledger: Ledger) -> None:  # noqa: F811
     ledger.set_cap("adult", 1.0, DELTA)
     ledger.charge("adult", "r1", Cost(gaussian="1/10000", delta=HALF / 4), DIGEST)
-    with pytest.raises(
-        BudgetError, match=r"requested epsilon 2 at delta 1e-09 with additive delta 2\.5e-10"
-    ) as refused:
+    with refused(BudgetError) as caught:
         ledger.charge("adult", "r2", failing(2, HALF / 2), DIGEST, 2.0, DELTA)
-    fits = float(str(refused.value).split("ask for epsilon = ")[1].split()[0])
+    fits = float(str(caught.value).split("ask for epsilon = ")[1].split()[0])
     assert 0.9 < fits < 1
     with pytest.raises(BudgetError):
         ledger.charge("adult", "r2", failing(fits * 1.001, HALF / 2), DIGEST, fits, DELTA)
@@ -158,12 +157,12 @@ def test_pure_cap_admits_additive_delta_up_to_its_delta(ledger: Ledger, delta: f
     ledger.set_cap("adult", 1.0, delta, "pure")
     cost = Cost(pure="1/4", delta=Fraction(1, 2 * 10**6))
     if not delta:
-        with pytest.raises(BudgetError, match=r"remaining additive delta 0 of its cap .*; expected none"):
+        with refused(BudgetError):
             ledger.charge("adult", "r1", cost, DIGEST)
         return
     ledger.charge("adult", "r1", cost, DIGEST)
     ledger.charge("adult", "r2", replace(cost, delta=Fraction(1e-6) - cost.delta), DIGEST)  # exactly the cap's delta
-    with pytest.raises(BudgetError, match=r"privacy\.delta: .*remaining additive delta 0"):
+    with refused(BudgetError):
         ledger.charge("adult", "r3", cost, DIGEST)
     ledger.charge("adult", "r3", Cost(pure="1/2"), DIGEST)
     assert ledger.summary("adult")["datasets"]["adult"]["spent"]["epsilon"] == 1.0
@@ -208,7 +207,7 @@ def test_cap_refuses_a_delta_that_grows_above_it(ledger: Ledger) -> None:  # noq
     cost = Cost(gaussian="1/4", delta=Fraction(1, 10**8))
     grown = cost.for_group(4).delta
     assert grown > 1e-6 > 4 * cost.delta
-    with pytest.raises(BudgetError, match=rf"requested additive delta {float_above(grown):.6g} of"):
+    with refused(BudgetError):
         ledger.charge("adult", "r1", cost, DIGEST, protects=PERSON)
     ledger.charge("adult", "r1", cost, DIGEST, protects=Protection())
 

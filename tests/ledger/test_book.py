@@ -34,6 +34,7 @@ from dpscale.ledger import Ledger, chain, schema as ledgerschema, sqlite_store a
 from dpscale.ledger.account import Account, Cap, Limit, largest_epsilon, remaining_epsilon
 from dpscale.ledger.request import Request
 from dpscale.privacy.accounting import Cost, Spending, epsilon_of_mu, float_above, gdp_mu, root_above
+from tests.messages import refused
 
 DIGEST = "ab" * 32
 DELTA = 1e-9
@@ -109,7 +110,7 @@ def test_charge_persists_after_reopening(path: Path) -> None:
 def test_release_with_other_fields_is_refused(ledger: Ledger, change: dict[str, object]) -> None:
     charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
     ledger.charge(**charge)  # type: ignore[arg-type]
-    with pytest.raises(BudgetError, match=next(iter(change))):
+    with refused(BudgetError):
         ledger.charge(**(charge | change))  # type: ignore[arg-type]
 
 
@@ -117,7 +118,7 @@ def test_round_is_decided_once(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
     for number in (0, 0, 1):
         ledger.decide("r1", "", number, DIGEST)
-    with pytest.raises(BudgetError, match="has another decision 1"):
+    with refused(BudgetError):
         ledger.decide("r1", "", 1, "cd" * 32)
     ledger.commit("r1")
     ledger.decide("r1", "", 1, DIGEST)
@@ -135,7 +136,7 @@ def test_number_of_two_parts_is_two_decisions(ledger: Ledger) -> None:
     assert not ledger.is_decided("r1", "", 0)
     ledger.decide("r1", "people", 0, "cd" * 32)
     for part, digest in (("visits", "cd" * 32), ("people", DIGEST)):
-        with pytest.raises(BudgetError, match="has another decision 0"):
+        with refused(BudgetError):
             ledger.decide("r1", part, 0, digest)
     ledger.verify()
     assert len(ledger.heads()) == 3
@@ -188,14 +189,14 @@ def open_and_verify(path: Path) -> None:
 
 def test_states_do_not_go_back_or_skip(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
-    with pytest.raises(BudgetError, match="reserved; expected a release that is committed"):
+    with refused(BudgetError):
         ledger.publish("r1")
     ledger.commit("r1")
     ledger.publish("r1")
-    with pytest.raises(BudgetError, match="released"):
+    with refused(BudgetError):
         ledger.commit("r1")
     for step in (ledger.commit, ledger.publish):
-        with pytest.raises(BudgetError, match="not on the ledger"):
+        with refused(BudgetError):
             step("unknown")
 
 
@@ -221,14 +222,14 @@ def test_states_do_not_go_back_or_skip(ledger: Ledger) -> None:
 )
 def test_invalid_charge_is_refused(ledger: Ledger, path: Path, change: dict[str, object]) -> None:
     charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
-    with pytest.raises((BudgetError, JobError), match=next(iter(change))):
+    with refused((BudgetError, JobError)):
         ledger.charge(**(charge | change))  # type: ignore[arg-type]
     assert release_rows(path) == {}
 
 
 def test_cost_with_too_many_digits_is_refused_until_coarsened(ledger: Ledger) -> None:
     cost = Cost(zcdp=Fraction(1, 3**10000))
-    with pytest.raises(BudgetError, match="coarsened"):
+    with refused(BudgetError):
         ledger.charge("adult", "r1", cost, DIGEST)
     assert ledger.charge("adult", "r1", cost.coarsened(), DIGEST) == "reserved"
 
@@ -250,15 +251,15 @@ def test_cost_with_too_many_digits_is_refused_until_coarsened(ledger: Ledger) ->
     ],
 )
 def test_invalid_cap_is_refused(ledger: Ledger, epsilon: float, delta: float) -> None:
-    with pytest.raises(JobError, match="cap"):
+    with refused(JobError):
         ledger.set_cap("adult", epsilon, delta)
 
 
 @pytest.mark.parametrize("protects", ["person", 5, ("person",)])
 def test_protects_must_be_a_protection(ledger: Ledger, path: Path, protects: Any) -> None:
-    with pytest.raises(JobError, match=r"protects: got .* expected a Protection"):
+    with refused(JobError):
         ledger.set_cap("adult", 1.0, 1e-9, protects=protects)
-    with pytest.raises(JobError, match=r"protects: got .* expected a Protection"):
+    with refused(JobError):
         ledger.charge("adult", "r1", gaussian(1), DIGEST, protects=protects)
     assert release_rows(path) == {}
 
@@ -322,7 +323,7 @@ def test_cap_below_spending_is_reported_and_stops_releases(ledger: Ledger) -> No
     assert change.below_spent
     assert change.spent_epsilon == pytest.approx(1)
     assert "nothing more is admitted" in str(change)
-    with pytest.raises(BudgetError, match="nothing more"):
+    with refused(BudgetError):
         ledger.charge("adult", "r2", gaussian(0.001), DIGEST)
     assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "reserved"  # already paid
     assert not ledger.set_cap("adult", 2.0, DELTA).below_spent
@@ -350,7 +351,7 @@ def test_summary_is_json_and_adds_up(ledger: Ledger) -> None:
     assert adult["currency"].startswith("gdp")
     assert any("counted together" in note for note in adult["notes"])
     assert list(ledger.summary("pure")["datasets"]) == ["pure"]
-    with pytest.raises(BudgetError, match="no-such"):
+    with refused(BudgetError):
         ledger.summary("no-such")
 
 
@@ -394,10 +395,10 @@ def printed_epsilon(error: BudgetError) -> float:
 def test_printed_epsilon_is_admitted(ledger: Ledger, kind: str, before: str, delta: float) -> None:
     ledger.set_cap("adult", 1.0, DELTA)
     ledger.charge("adult", "r1", KINDS[before](0.6 if before == "gaussian" else 0.12), DIGEST)
-    with pytest.raises(BudgetError, match=r"requested epsilon 1\.5 .*remaining epsilon .*largest") as refused:
+    with refused(BudgetError) as caught:
         ledger.charge("adult", "r2", KINDS[kind](1.5, delta), DIGEST, 1.5, delta)
-    assert refused.value.exit_code == 3
-    fits = printed_epsilon(refused.value)
+    assert caught.value.exit_code == 3
+    fits = printed_epsilon(caught.value)
     with pytest.raises(BudgetError):
         ledger.charge("adult", "r2", KINDS[kind](fits * 1.001, delta), DIGEST, fits, delta)
     assert ledger.charge("adult", "r2", KINDS[kind](fits, delta), DIGEST, fits, delta) == "reserved"
@@ -660,7 +661,7 @@ def test_consistency_check_detects_incomplete_row(path: Path) -> None:
     assert_consistent(path)
     with open_database(path) as db, without_triggers(db):
         db.execute("UPDATE releases SET cost = '{}' WHERE release = 'r3'")
-    with pytest.raises(BudgetError, match="no valid cost"):
+    with refused(BudgetError):
         assert_consistent(path)
 
 
@@ -765,29 +766,29 @@ def test_triggers_refuse_tampering(filled_path: Path, statement: str) -> None:
 def test_ledger_without_triggers_is_refused(filled_path: Path) -> None:
     with open_database(filled_path) as db:
         db.execute("DROP TRIGGER releases_delete")
-    with pytest.raises(BudgetError, match="another schema"):
+    with refused(BudgetError):
         Ledger.open(filled_path)
 
 
 @pytest.mark.parametrize(
-    ("statement", "finding"),
+    "statement",
     [
-        ("DELETE FROM releases WHERE release = 'r1'", "numbered"),
-        ("DELETE FROM releases WHERE release = 'r2'", "numbered"),
-        ("DELETE FROM caps", "numbered"),
-        ('UPDATE releases SET cost = \'{"gaussian": "0"}\'', "no valid cost"),
-        ("UPDATE releases SET cost = '[1'", "no valid cost"),
-        ("UPDATE releases SET plan_digest = replace(plan_digest, 'a', 'x')", "plan digest"),
-        ("UPDATE releases SET state = 'reserved'", "state"),
-        ("UPDATE releases SET released_at = 'x'", "state"),
+        "DELETE FROM releases WHERE release = 'r1'",
+        "DELETE FROM releases WHERE release = 'r2'",
+        "DELETE FROM caps",
+        'UPDATE releases SET cost = \'{"gaussian": "0"}\'',
+        "UPDATE releases SET cost = '[1'",
+        "UPDATE releases SET plan_digest = replace(plan_digest, 'a', 'x')",
+        "UPDATE releases SET state = 'reserved'",
+        "UPDATE releases SET released_at = 'x'",
     ],
 )
-def test_verify_detects_tampering_without_triggers(filled_path: Path, statement: str, finding: str) -> None:
+def test_verify_detects_tampering_without_triggers(filled_path: Path, statement: str) -> None:
     with Ledger.open(filled_path) as ledger:
         ledger.verify()
     with open_database(filled_path) as db, without_triggers(db):
         db.execute(statement)
-    with Ledger.open(filled_path) as ledger, pytest.raises(BudgetError, match=finding):
+    with Ledger.open(filled_path) as ledger, refused(BudgetError):
         ledger.verify()
 
 
@@ -802,17 +803,17 @@ def test_chain_detects_changed_part(path: Path, part: str, other: str) -> None:
         ledger.verify()
     with open_database(path) as db, without_triggers(db):
         db.execute("UPDATE rounds SET part = ?", (other,))
-    with Ledger.open(path) as ledger, pytest.raises(BudgetError, match="entry 1 of rounds is not the one"):
+    with Ledger.open(path) as ledger, refused(BudgetError):
         ledger.verify()
 
 
-def assert_refused(kind: type[DpscaleError], text: str, act: Callable[[], object]) -> None:
-    with pytest.raises(kind, match=text) as refused:
+def assert_refused(kind: type[DpscaleError], act: Callable[[], object]) -> None:
+    with refused(kind) as caught:
         act()
-    assert refused.value.field == "privacy.ledger"
-    assert refused.value.takes
-    assert refused.value.remedy
-    assert "\n" not in str(refused.value)
+    assert caught.value.field == "privacy.ledger"
+    assert caught.value.takes
+    assert caught.value.remedy
+    assert "\n" not in str(caught.value)
 
 
 def test_new_ledger_is_private_to_its_owner(path: Path) -> None:
@@ -838,61 +839,59 @@ def test_unusual_names_are_plain_files(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_missing_ledger_is_refused(path: Path) -> None:
-    assert_refused(JobError, "does not exist", lambda: Ledger.open(path, create=False))
+    assert_refused(JobError, lambda: Ledger.open(path, create=False))
     assert not path.exists()
-    assert_refused(JobError, "cannot be created", lambda: Ledger.open(path.parent / "no" / "such"))
+    assert_refused(JobError, lambda: Ledger.open(path.parent / "no" / "such"))
 
 
 @pytest.mark.parametrize("name", ["x\0y", "\ud800", None, 5, b"ledger", ["ledger"]])
 def test_invalid_ledger_path_is_refused(name: Any) -> None:
-    assert_refused(JobError, "a path", lambda: Ledger.open(name))
+    assert_refused(JobError, lambda: Ledger.open(name))
 
 
 def test_device_is_refused() -> None:
-    assert_refused(JobError, "is a device", lambda: Ledger.open("/dev/null"))
+    assert_refused(JobError, lambda: Ledger.open("/dev/null"))
 
 
 def test_directory_is_refused(tmp_path: Path) -> None:
-    assert_refused(JobError, "is a folder", lambda: Ledger.open(tmp_path))
+    assert_refused(JobError, lambda: Ledger.open(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough for a header of some hundred bytes " * 20, b"x"])
 def test_file_of_other_format_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert_refused(JobError, "not a SQLite file|another program", lambda: Ledger.open(path))
+    assert_refused(JobError, lambda: Ledger.open(path))
     assert path.read_bytes() == content
 
 
 def test_empty_file_is_refused(path: Path) -> None:
     path.touch()
-    assert_refused(BudgetError, "is empty", lambda: Ledger.open(path))
+    assert_refused(BudgetError, lambda: Ledger.open(path))
 
 
 def test_leftover_wal_without_ledger_is_refused(path: Path) -> None:
     Path(f"{path}-wal").write_bytes(b"x")
-    assert_refused(BudgetError, "-wal", lambda: Ledger.open(path))
+    assert_refused(BudgetError, lambda: Ledger.open(path))
 
 
 def test_database_of_other_program_is_left_unchanged(path: Path) -> None:
     with open_database(path) as db:
         db.execute("CREATE TABLE mine (x)")
     content = path.read_bytes()
-    assert_refused(JobError, "another program", lambda: Ledger.open(path))
+    assert_refused(JobError, lambda: Ledger.open(path))
     assert path.read_bytes() == content
 
 
 def test_newer_schema_is_refused(filled_path: Path) -> None:
     with open_database(filled_path) as db:
         db.execute("INSERT INTO schema_version VALUES (?, 'later')", (ledgerschema.VERSION + 1,))
-    assert_refused(
-        BudgetError, f"schema version {ledgerschema.VERSION + 1}.*update dpscale", lambda: Ledger.open(filled_path)
-    )
+    assert_refused(BudgetError, lambda: Ledger.open(filled_path))
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
 def test_truncated_file_is_refused(filled_path: Path, keep: float) -> None:
     os.truncate(filled_path, int(filled_path.stat().st_size * keep))
-    assert_refused(BudgetError, "damaged|not a SQLite", lambda: Ledger.open(filled_path))
+    assert_refused(BudgetError, lambda: Ledger.open(filled_path))
 
 
 def test_damaged_page_is_refused_on_open_or_verify(filled_path: Path) -> None:
@@ -900,20 +899,17 @@ def test_damaged_page_is_refused_on_open_or_verify(filled_path: Path) -> None:
     page = 4096
     for start in range(0, len(whole), page):
         filled_path.write_bytes(whole[:start] + bytes([0x5A]) * page + whole[start + page :])
-
-        def open_and_verify_damaged() -> None:
-            with Ledger.open(filled_path) as ledger:
-                ledger.verify()
-
-        assert_refused(DpscaleError, "damaged|not a SQLite|another", open_and_verify_damaged)
+        with pytest.raises(DpscaleError, match=r"damaged|not a SQLite|another"), Ledger.open(filled_path) as ledger:
+            ledger.verify()
     filled_path.write_bytes(whole)
-    open_and_verify_damaged()
+    with Ledger.open(filled_path) as ledger:
+        ledger.verify()
 
 
 def test_locked_ledger_is_reported(filled_path: Path) -> None:
     with open_database(filled_path) as other, Ledger.open(filled_path, timeout=0.05) as ledger:
         other.execute("BEGIN IMMEDIATE")
-        assert_refused(TransientError, "locked", lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
+        assert_refused(TransientError, lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
         other.execute("ROLLBACK")
         assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
 
@@ -1020,6 +1016,6 @@ def test_unwritable_directory_is_refused(public_folder: Path) -> None:
 def test_ledger_made_read_only_while_open_is_refused(filled_path: Path) -> None:
     with Ledger.open(filled_path) as ledger:
         ledger._store.db.execute("PRAGMA query_only = ON")
-        assert_refused(BudgetError, "cannot be written", lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
+        assert_refused(BudgetError, lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
         ledger._store.db.execute("PRAGMA query_only = OFF")
         assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"

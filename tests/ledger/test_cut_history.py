@@ -4,8 +4,6 @@ import os
 import shutil
 import subprocess
 
-import pytest
-
 import dpscale as dp
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
@@ -14,6 +12,7 @@ from dpscale.runs.opening import open_part
 from dpscale.runs.runner import ledger_dataset
 from tests.audit.small import write, write_selftest
 from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, run_command
+from tests.messages import refused
 from tests.runs.disks import needs_mounts
 
 
@@ -33,9 +32,9 @@ def test_truncated_log_is_detected_by_charged_run(tmp_path, monkeypatch):
         assert [row["release"] for row in cut.summary("small")["datasets"]["small"]["releases"]] == ["first"]
         cut.verify()  # the shorter history is sound in itself
     monkeypatch.setenv("DPSCALE_LEDGER", str(copy))
-    with pytest.raises(BudgetError, match="its history was truncated or replaced") as refused:
+    with refused(BudgetError) as caught:
         ledger_dataset(run)
-    assert (refused.value.exit_code, str(refused.value).count("\n")) == (3, 0)
+    assert (caught.value.exit_code, str(caught.value).count("\n")) == (3, 0)
     code, _, message = run_command("evidence", run.path, "--selftest", write_selftest(tmp_path))
     assert (code, message.count("\n")) == (3, 1)
 
@@ -53,7 +52,7 @@ def test_bind_mounted_directory_shares_one_ledger(tmp_path):
                 for one, name in ((ledger, "a"), (other, "b"), (ledger, "c")):
                     one.charge("d", name, Cost(gaussian="1/80"), "ab" * 32)
                 assert ledger.summary() | {"ledger": ""} == other.summary() | {"ledger": ""}
-                with pytest.raises(BudgetError, match="of its cap of"):
+                with refused(BudgetError):
                     other.charge("d", "e", Cost(gaussian="1/10"), "ab" * 32)
         finally:
             subprocess.run(["umount", "-l", folder], check=True)

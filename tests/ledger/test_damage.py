@@ -26,6 +26,7 @@ from dpscale.ledger.store import DamageError
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from tests.ledger.test_book import run_as_other_user
+from tests.messages import refused
 
 CORRUPTIONS = 120
 DIGEST = "0" * 64
@@ -154,9 +155,9 @@ def test_undecodable_text_is_damage(tmp_path: Path) -> None:
     path = fill(tmp_path / "l.sqlite")
     path.write_bytes(path.read_bytes().replace(b"person", b"pers\xffn"))
     for act in (charge, show, cap, verify):
-        with pytest.raises(DamageError, match=r"is damaged \(it has text that is not UTF-8\)") as refused:
+        with refused(DamageError) as caught:
             act(path)
-        assert "\\xff" not in str(refused.value)
+        assert "\\xff" not in str(caught.value)
 
 
 def test_undecodable_schema_is_damage(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_link_of_another_type_is_damage(tmp_path: Path, column: str) -> None:
                    "UPDATE links SET seq = 900 WHERE seq = 3")  # fmt: skip
         db.execute(next(text for text in schema.FIFTH if "TRIGGER links_update" in text))
     for act in (charge, show, cap, verify):
-        with pytest.raises(DamageError, match="is damaged"):
+        with refused(DamageError):
             act(path)
 
 
@@ -225,12 +226,12 @@ def test_damaged_copy_names_its_closed_source(tmp_path: Path, folder: str) -> No
     acts: list[Callable[[], object]] = [lambda: charge(source), lambda: cap(source), lambda: move(source, target)]
     acts += [] if folder else [lambda: show(target), lambda: charge(target)]
     for act in acts:
-        with pytest.raises(BudgetError) as refused:
+        with pytest.raises(BudgetError) as caught:
             act()
-        assert way_out in str(refused.value)
-        assert "if nothing was charged on it since" in str(refused.value), "or its charges would be lost"
+        assert way_out in str(caught.value)
+        assert "if nothing was charged on it since" in str(caught.value), "or its charges would be lost"
     target.unlink()
-    with pytest.raises(BudgetError, match="missing or damaged"):
+    with refused(BudgetError):
         charge(source)
     assert move(source, target) == 5
     assert verify(target)["releases"] == 5
@@ -239,9 +240,9 @@ def test_damaged_copy_names_its_closed_source(tmp_path: Path, folder: str) -> No
 def test_sound_copy_is_no_damage(tmp_path: Path) -> None:
     source, target = fill(tmp_path / "old.sqlite"), tmp_path / "new.sqlite"
     move(source, target)
-    with pytest.raises(BudgetError, match="DPSCALE_LEDGER") as refused:
+    with refused(BudgetError) as caught:
         charge(source)
-    assert "delete" not in str(refused.value)
+    assert "delete" not in str(caught.value)
 
 
 # Readers without write permission

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import subprocess
 
-import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
@@ -13,6 +12,7 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.sqlite_store import create_file
 from dpscale.privacy.accounting import Cost
 from tests.audit.small import write
+from tests.messages import refused
 from tests.runs.disks import needs_mounts
 
 CAP, COST = (1.0, 1e-6), Cost(gaussian="1/50")
@@ -29,7 +29,7 @@ def test_ledger_with_hard_link_is_refused_by_both_names(tmp_path):
     first, second = make_capped_ledger(tmp_path / "ledger.sqlite"), tmp_path / "other" / "same.sqlite"
     os.link(first, second)
     for path in (first, second):
-        with pytest.raises(dp.JobError, match=r"second name \(a hard link\)"):
+        with refused(dp.JobError):
             Ledger.open(path)
         done = CliRunner().invoke(main, ["ledger", "show", str(path)])
         assert (done.exit_code, done.output.count("\n")) == (2, 1)
@@ -40,7 +40,7 @@ def test_ledger_with_hard_link_is_refused_by_both_names(tmp_path):
 def test_job_with_linked_ledger_is_refused_before_planning(tmp_path):
     job = write(tmp_path)
     os.link(make_capped_ledger(tmp_path / "ledger.sqlite"), tmp_path / "second.sqlite")
-    with pytest.raises(dp.JobError, match="hard link") as caught:
+    with refused(dp.JobError) as caught:
         dp.run(job, tmp_path / "run")
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run/plan").exists()
@@ -50,7 +50,7 @@ def test_hard_link_made_while_open_stops_next_charge(tmp_path):
     with Ledger.open(make_capped_ledger(tmp_path / "ledger.sqlite")) as ledger:
         ledger.charge("d", "one", COST, "0" * 64)
         os.link(tmp_path / "ledger.sqlite", tmp_path / "second.sqlite")
-        with pytest.raises(dp.JobError, match="hard link"):
+        with refused(dp.JobError):
             ledger.charge("d", "two", COST, "0" * 64)
 
 
@@ -95,7 +95,7 @@ def test_bind_mounted_file_is_refused_and_directory_is_accepted(tmp_path):
     (mounted := tmp_path / "mounted.sqlite").touch()
     subprocess.run(["mount", "--bind", tmp_path / "ledger.sqlite", mounted], check=True)
     try:
-        with pytest.raises(dp.JobError, match=r"a mount point of its own.*mount its folder"):
+        with refused(dp.JobError):
             Ledger.open(mounted)
     finally:
         subprocess.run(["umount", "-l", mounted], check=True)

@@ -16,6 +16,7 @@ from tests.audit.test_bundle import run_command
 from tests.ledger.period_model import PROMISES
 from tests.ledger.test_book import DELTA, DIGEST, gaussian
 from tests.ledger.test_period_caps import ledger, place  # noqa: F401
+from tests.messages import refused
 
 ROW, MONTH, YEAR, UNIT = (PROMISES[name] for name in ("row", "month", "year", "all"))
 NOT_RENEWABLE = ("a promise for one row, or for all rows of one unit in one month: one person with rows in several"
@@ -33,34 +34,34 @@ def test_cap_by_period_is_refused_for_units_over_all_time(ledger: Ledger) -> Non
     ledger.charge("replaced", "r4", gaussian(0.1), DIGEST, protects=Protection(relation=REPLACE))
     for name in ("capped", "charged", "mixed"):
         for protects in (None, ROW, MONTH):
-            with pytest.raises(BudgetError) as refused:
+            with pytest.raises(BudgetError) as caught:
                 ledger.set_cap(name, 1.0, DELTA, protects=protects, period="month")
-            assert str(refused.value) == (
+            assert str(caught.value) == (
                 f"cap.period: a cap for each month on dataset {name!r}, which protects all rows of one person"
                 f" (add/remove); expected {NOT_RENEWABLE}; set a cap without a period, on the total"
             )
-    with pytest.raises(BudgetError, match="a replaced row may move to another year"):
+    with refused(BudgetError):
         ledger.set_cap("replaced", 1.0, DELTA, period="year")
     ledger.verify()
 
 
 def test_release_for_units_over_all_time_is_refused_under_cap_by_period(ledger: Ledger) -> None:  # noqa: F811
     ledger.set_cap("shop", 1.0, DELTA, period="month")  # no unit yet
-    with pytest.raises(BudgetError) as refused:
+    with pytest.raises(BudgetError) as caught:
         ledger.charge("shop", "r1", gaussian(0.1), DIGEST, protects=UNIT, periods=["2026-02"])
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         "data.privacy_unit: a release that protects all rows of one person (add/remove) on dataset 'shop', which has a"
         f" cap for each month; expected {NOT_RENEWABLE}; name another dataset, with a cap on the total"
     )
     ledger.charge("shop", "r2", gaussian(0.1), DIGEST, protects=MONTH, periods=["2026-02"])
     for protects, said in ((ROW, "one row"), (Protection("person", span="day"), "in more than one day"),
                            (Protection("household", span="month"), "do not add")):  # fmt: skip
-        with pytest.raises(BudgetError, match="its cap for each month, all rows of one person in one month") as refused:
+        with refused(BudgetError) as caught:
             ledger.charge("shop", "r3", gaussian(0.1), DIGEST, protects=protects, periods=["2026-02"])
-        assert said in str(refused.value)
-    with pytest.raises(BudgetError, match="a cap on the total that protects all rows of one person"):
+        assert said in str(caught.value)
+    with refused(BudgetError):
         ledger.set_cap("shop", 1.0, DELTA, protects=UNIT)
-    with pytest.raises(BudgetError, match=r"its cap for each year, .* in one year .*more than one month"):
+    with refused(BudgetError):
         ledger.set_cap("shop", 1.0, DELTA, period="year")
     ledger.charge("shop", "r3", gaussian(0.1), DIGEST, protects=YEAR, periods=["2026"])
     [month] = ledger.summary("shop", by_period=True)["datasets"]["shop"]["by_period"].values()
@@ -78,7 +79,7 @@ def test_promise_over_all_time_bounds_each_period_without_caps(ledger: Ledger) -
     assert shown["spent"]["squared_mu"] == pytest.approx(5 * float(gaussian(0.1).squared_mu))
     assert shown["protects"] == "all rows of one person in one month (add/remove)"
     ledger.charge("other", "r3", gaussian(0.1), DIGEST, protects=UNIT)
-    with pytest.raises(BudgetError, match="one person may have rows in more than one month"):
+    with refused(BudgetError):
         ledger.charge("other", "r4", gaussian(0.1), DIGEST, protects=MONTH)
 
 
@@ -90,7 +91,7 @@ def test_year_of_months_costs_each_month_once_and_the_year_once(ledger: Ledger) 
     ledger.set_cap("shop", 0.5, DELTA, period="year")
     months = [f"2026-{month:02}" for month in range(1, 13)]
     ledger.charge("shop", "r1", gaussian(0.49), DIGEST, periods=months)
-    with pytest.raises(BudgetError, match=r"in 2026, spent epsilon 0\.49"):
+    with refused(BudgetError):
         ledger.charge("shop", "r2", gaussian(0.3), DIGEST, 0.3, DELTA, periods=["2026-07"])
     ledger.charge("shop", "r2", gaussian(0.49), DIGEST, periods=["2027"])
     shown = ledger.summary("shop", by_period=True)["datasets"]["shop"]
@@ -121,18 +122,18 @@ def test_refusal_names_period_spending_remainder_and_promise(ledger: Ledger) -> 
     ledger.set_cap("shop", 1.0, DELTA, period="month", protects=Protection("person"))
     ledger.charge("shop", "r1", gaussian(0.3), DIGEST, protects=MONTH, periods=["2026-01"])
     ledger.charge("shop", "r2", gaussian(0.9), DIGEST, protects=MONTH, periods=["2026-02"])
-    with pytest.raises(BudgetError) as refused:
+    with pytest.raises(BudgetError) as caught:
         ledger.charge("shop", "r3", gaussian(0.5), DIGEST, 0.5, DELTA, protects=MONTH, periods=["2026-01", "2026-02"])
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         "privacy.epsilon: requested epsilon 0.5 at delta 1e-09 of dataset 'shop' in 2026-02, spent epsilon 0.9 and"
         " remaining epsilon 0.411549 at delta 1e-09 of its cap of epsilon 1 at delta 1e-09 in gdp for each month, which"
         " protects all rows of one person in one month (add/remove); expected at most epsilon 0.411549 at delta 1e-09,"
         " the largest that would fit; ask for epsilon = 0.411549 or raise the cap"
     )
     ledger.charge("shop", "r3", gaussian(0.411549), DIGEST, protects=MONTH, periods=["2026-02"])
-    with pytest.raises(BudgetError, match="nothing more; release other months, which have caps of their own, or raise"):
+    with refused(BudgetError):
         ledger.charge("shop", "r4", gaussian(0.2), DIGEST, 0.2, DELTA, protects=MONTH, periods=["2026-02"])
-    with pytest.raises(BudgetError, match="noise that anyone can compute"):
+    with refused(BudgetError):
         ledger.charge("shop", "r5", gaussian(0.1), DIGEST, protects=MONTH, periods=["2030"], public=True)
     ledger.charge("shop", "r6", gaussian(0.95), DIGEST, protects=MONTH, periods=["2026-03"])
 
@@ -141,9 +142,9 @@ def test_release_without_periods_is_charged_to_every_period(ledger: Ledger) -> N
     ledger.set_cap("shop", 1.0, DELTA, period="year", protects=ROW)
     ledger.charge("shop", "r1", gaussian(0.95), DIGEST)
     for periods in ([], ["1999-12-31"], ["2026-W01"], [2026]):
-        with pytest.raises(BudgetError, match=r"spent epsilon 0\.95 and"):
+        with refused(BudgetError):
             ledger.charge("shop", "r2", gaussian(0.5), DIGEST, 0.5, DELTA, periods=periods)
-    with pytest.raises(BudgetError, match="of dataset 'shop' in any other year, spent"):
+    with refused(BudgetError):
         ledger.charge("shop", "r2", gaussian(0.5), DIGEST, 0.5, DELTA)
 
 
@@ -151,11 +152,11 @@ def test_release_cannot_be_charged_again_for_other_periods(ledger: Ledger) -> No
     for release, periods in (("r1", ["2026-02"]), ("r2", [])):
         assert ledger.charge("shop", release, gaussian(0.1), DIGEST, periods=periods) == "reserved"
         assert ledger.charge("shop", release, gaussian(0.1), DIGEST, periods=periods * 2) == "reserved"
-        with pytest.raises(BudgetError, match="is on the ledger with another list of periods"):
+        with refused(BudgetError):
             ledger.charge("shop", release, gaussian(0.1), DIGEST, periods=["2026-03"])
-    with pytest.raises(BudgetError, match=r"cost\.period: got '2026-02', which the release does not read"):
+    with refused(BudgetError):
         ledger.charge("shop", "r3", Cost(gaussian="1/100", period="2026-02"), DIGEST, periods=["2026-03"])
-    with pytest.raises(JobError, match="periods: got 'February'"):
+    with refused(JobError):
         ledger.charge("shop", "r4", gaussian(0.1), DIGEST, periods=["February"])
 
 
@@ -178,24 +179,24 @@ def test_cap_set_again_is_one_row_and_a_raised_one_is_an_odometer(ledger: Ledger
 
 def test_all_caps_of_a_dataset_have_one_currency(ledger: Ledger) -> None:  # noqa: F811
     ledger.set_cap("shop", 1.0, DELTA)
-    with pytest.raises(JobError, match="gdp at delta 0"):
+    with refused(JobError):
         ledger.set_cap("shop", 1.0, 0, period="month")
-    with pytest.raises(BudgetError, match="for a dataset with a cap in gdp"):
+    with refused(BudgetError):
         ledger.set_cap("shop", 1.0, DELTA, "pure", period="month")
     ledger.set_cap("pure", 1.0, 0, period="month", protects=ROW)
     ledger.charge("pure", "r1", Cost(pure="1/2"), DIGEST, periods=["2026-01"])
     ledger.charge("pure", "r2", Cost(pure="1/2"), DIGEST, periods=["2026-02"])
-    with pytest.raises(BudgetError, match="a pure cap admits nothing else"):
+    with refused(BudgetError):
         ledger.charge("pure", "r3", gaussian(0.1), DIGEST, periods=["2026-03"])
-    with pytest.raises(BudgetError, match=r"in 2026-02, spent epsilon 0\.5 and remaining epsilon 0\.499999"):
+    with refused(BudgetError):
         ledger.charge("pure", "r4", Cost(pure="3/4"), DIGEST, 0.75, periods=["2026-02"])
 
 
 @pytest.mark.parametrize("period", ["week", "quarter", "", 7])
 def test_other_periods_of_caps_are_refused(ledger: Ledger, period: Any) -> None:  # noqa: F811
-    with pytest.raises(JobError, match=r"cap\.period: got .*expected month or year"):
+    with refused(JobError):
         ledger.set_cap("shop", 1.0, DELTA, period=period)
-    with pytest.raises(JobError, match="for all rows of one unit in one day"):
+    with refused(JobError):
         ledger.set_cap("shop", 1.0, DELTA, period="month", protects=Protection("person", span="day"))
 
 
@@ -239,7 +240,7 @@ def test_moved_history_has_the_same_budgets(place: str, tmp_path: Path) -> None:
     with Ledger.open(place, create=False) as opened:
         opened.verify()
         assert opened.summary(by_period=True)["datasets"] == before
-        with pytest.raises(BudgetError, match=r"in 2026-02, spent epsilon 0\.9"):
+        with refused(BudgetError):
             opened.charge("shop", "r2", gaussian(0.9), DIGEST, 0.9, DELTA, protects=MONTH, periods=["2026-W07"])
         opened.charge("shop", "r2", gaussian(0.9), DIGEST, protects=MONTH, periods=["2026-W15"])
         opened.verify()

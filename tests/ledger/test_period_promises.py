@@ -13,6 +13,7 @@ from dpscale.base.errors import BudgetError, JobError
 from dpscale.domain.attribute import PERIODS, name_of, number_of
 from dpscale.ledger.account import checked_periods, renewal_name, renewals_of
 from dpscale.privacy.protection import REPLACE, WITHIN, Protection, steps
+from tests.messages import refused
 
 ROW, UNIT = Protection(), Protection("person")
 DAY, WEEK, MONTH, QUARTER, YEAR = (Protection("person", bound=3, span=span) for span in PERIODS)
@@ -105,16 +106,16 @@ def test_promises_have_different_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    "fields",
     [
-        ({"span": "month"}, "got 'month' for one row"),
-        ({"unit": "person", "span": "decade"}, "got 'decade'; expected day, week, month"),
-        ({"unit": "person", "span": ["month"]}, "got a list"),
-        ({"unit": "person", "relation": REPLACE, "span": "month"}, "for replaced units"),
+        {"span": "month"},
+        {"unit": "person", "span": "decade"},
+        {"unit": "person", "span": ["month"]},
+        {"unit": "person", "relation": REPLACE, "span": "month"},
     ],
 )
-def test_invalid_span_is_refused(fields: dict[str, object], said: str) -> None:
-    with pytest.raises(BudgetError, match=said):
+def test_invalid_span_is_refused(fields: dict[str, object]) -> None:
+    with refused(BudgetError):
         Protection(**fields)  # type: ignore[arg-type]
 
 
@@ -153,6 +154,6 @@ def test_labels_are_sorted_and_listed_once() -> None:
     ["2026-02", ["2026-13"], ["2026-02-30"], ["2025-W53"], ["february"], [None], [True], [["2026"]], 7, ["٢٠٢٦"]],
 )
 def test_invalid_labels_are_refused(periods: object) -> None:
-    with pytest.raises(JobError, match=r"^periods: got .*expected .*labels of a date attribute") as refused:
+    with refused(JobError) as caught:
         checked_periods(periods)
-    assert str(refused.value).count("\n") == 0
+    assert str(caught.value).count("\n") == 0

@@ -38,6 +38,7 @@ from tests.ledger.test_book import (
     run_in_child,
     run_processes,
 )
+from tests.messages import refused
 
 SHARED = {
     test_book: (
@@ -190,7 +191,7 @@ def test_lock_timeout_is_reported(path: str) -> None:
     Ledger.open(path).close()
     with open_database(path) as other, Ledger.open(path, timeout=0.1) as ledger:
         other.execute("BEGIN; LOCK TABLE numbers IN EXCLUSIVE MODE")
-        with pytest.raises(TransientError, match="locked by another process"):
+        with refused(TransientError):
             ledger.charge(*CHARGE)
         other.execute("ROLLBACK")
         assert ledger.charge(*CHARGE) == "reserved"
@@ -378,7 +379,7 @@ def test_triggers_refuse_tampering(ledger: Ledger, path: str) -> None:
         db.execute("SET session_replication_role = replica")  # which leaves triggers out
         for statement in ("DELETE FROM releases WHERE release = 'r2'", "UPDATE caps SET epsilon = 100"):
             db.execute(statement)
-    with pytest.raises(BudgetError, match="numbered"):
+    with refused(BudgetError):
         ledger.verify()
 
 
@@ -389,7 +390,7 @@ def test_triggers_refuse_tampering(ledger: Ledger, path: str) -> None:
 def test_ledger_without_triggers_is_refused(ledger: Ledger, path: str, statement: str) -> None:
     with open_database(path) as db:
         db.execute(statement)
-    with pytest.raises(BudgetError, match="another schema"):
+    with refused(BudgetError):
         Ledger.open(path)
 
 
@@ -405,11 +406,11 @@ def test_ledger_without_triggers_is_refused(ledger: Ledger, path: str, statement
 def test_invalid_or_credential_address_is_refused_without_printing_it(tmp_path: Path, written: str) -> None:
     job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": written})
     for act in (lambda: Ledger.open(written), lambda: dp.run(job, tmp_path / "run")):
-        with pytest.raises(JobError, match=r"postgresql://HOST/DATABASE") as refused:
+        with refused(JobError) as caught:
             act()
-        assert refused.value.field == "privacy.ledger"
-        assert "hunter2" not in str(refused.value)
-        assert "\n" not in str(refused.value)
+        assert caught.value.field == "privacy.ledger"
+        assert "hunter2" not in str(caught.value)
+        assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -424,23 +425,23 @@ def test_address_is_parsed_to_connection_parameters() -> None:
 def test_missing_driver_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": "postgresql://db/budget"})
-    with pytest.raises(JobError, match=r"psycopg is not installed.*pip install \"dpscale\[postgres\]\""):
+    with refused(JobError):
         dp.run(job, tmp_path / "run")
 
 
-@pytest.mark.parametrize(("change", "message", "kind"), [
-    ({"PGPASSWORD": "wrong-word"}, "does not let this user in", JobError),
-    ({"PGUSER": "nobody-known"}, "does not let this user in", JobError),
+@pytest.mark.parametrize(("change", "kind"), [
+    ({"PGPASSWORD": "wrong-word"}, JobError),
+    ({"PGUSER": "nobody-known"}, JobError),
 ])  # fmt: skip
 def test_rejected_user_is_reported(
-    path: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], message: str, kind: type[DpscaleError]
+    path: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], kind: type[DpscaleError]
 ) -> None:
     for name, value in change.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(kind, match=message) as refused:
+    with refused(kind) as caught:
         Ledger.open(path)
     for word in (*change.values(), os.environ["PGUSER"], os.environ["PGPASSWORD"]):
-        assert word not in str(refused.value).replace("dpscale of", "").replace("of dpscale", "")
+        assert word not in str(caught.value).replace("dpscale of", "").replace("of dpscale", "")
 
 
 def test_worker_reports_unreachable_ledger(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,9 +463,9 @@ def test_passfile_authenticates(server: Server, path: str, tmp_path: Path, monke
 
 
 def test_missing_database_or_ledger_is_refused(server: Server, path: str) -> None:
-    with pytest.raises(JobError, match="names a database that is not there"):
+    with refused(JobError):
         Ledger.open(server.address("nowhere"))
-    with pytest.raises(JobError, match="does not exist"):
+    with refused(JobError):
         Ledger.open(path, create=False)
 
 
@@ -474,7 +475,7 @@ def test_other_user_needs_only_the_listed_rights(path: str, monkeypatch: Any) ->
         db.execute("DROP ROLE IF EXISTS clerk")
         db.execute(f"CREATE ROLE clerk LOGIN PASSWORD '{os.environ['PGPASSWORD']}'")
         monkeypatch.setenv("PGUSER", "clerk")
-        with pytest.raises(BudgetError, match="grant USAGE on schema dpscale_ledger and SELECT, INSERT, UPDATE"):
+        with refused(BudgetError):
             Ledger.open(path)
         db.execute("GRANT USAGE ON SCHEMA dpscale_ledger TO clerk")
         db.execute("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA dpscale_ledger TO clerk")
@@ -554,7 +555,7 @@ def test_move_copies_history_and_closes_old_ledger(source_and_target: tuple[str,
         with Ledger.open(source) as late:
             for old in (early, late):
                 for act in forbidden_calls(old):
-                    with pytest.raises(BudgetError, match=r"closed permanently: its history moved to") as closed:
+                    with refused(BudgetError) as closed:
                         act()
                     assert target in str(closed.value)
     assert read_summary(source) == read_summary(target) == before
@@ -567,7 +568,7 @@ def test_move_copies_history_and_closes_old_ledger(source_and_target: tuple[str,
         ledger.verify()
     with Ledger.open(source) as ledger:
         assert ledger.move(target) == 3 - 1  # again: nothing changes
-        with pytest.raises(BudgetError, match="moved to"):
+        with refused(BudgetError):
             ledger.move(tmp_path / "third.sqlite")
     assert not (tmp_path / "third.sqlite").exists()
     assert len(release_rows(target)) == 3  # type: ignore[arg-type]
@@ -594,7 +595,7 @@ def test_move_refuses_target_with_ledger(source_and_target: tuple[str, str]) -> 
     source, target = source_and_target
     Ledger.open(target).close()
     with Ledger.open(source) as ledger:
-        with pytest.raises(JobError, match=r"target: .* already contains a ledger; expected a place without a ledger"):
+        with refused(JobError):
             ledger.move(target)
         assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
 
@@ -637,7 +638,7 @@ def test_killed_move_leaves_one_open_ledger_and_can_be_repeated(source_and_targe
 
     before = read_summary(source)
     assert os.WIFSIGNALED(run_in_child(act))
-    with pytest.raises(JobError, match="does not exist"):
+    with refused(JobError):
         Ledger.open(target, create=False)
     with Ledger.open(source) as ledger:
         assert (ledger.summary()["moved_to"] is None) == (when == "before")
@@ -659,7 +660,7 @@ def test_run_uses_moved_ledger(server: Server, tmp_path: Path, monkeypatch: pyte
     with Ledger.open(first) as ledger:
         assert len(ledger.summary()["datasets"]["small"]["releases"]) == 1
         ledger.move(second)
-    with pytest.raises(BudgetError, match="moved to") as closed:
+    with refused(BudgetError) as closed:
         dp.run(job, tmp_path / "new", fresh=True)
     assert second in str(closed.value)
     monkeypatch.setenv("DPSCALE_LEDGER", second)

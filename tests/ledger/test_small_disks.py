@@ -17,6 +17,7 @@ from dpscale.base.errors import DpscaleError
 from dpscale.ledger import Ledger, sqlite_store
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
+from tests.messages import refused
 
 RELEASES = 40
 MOUNT = 'mount -t tmpfs -o size="$1" none "$2" && exec "$3" -c "$4" "$2" "$5"'
@@ -116,7 +117,7 @@ def test_draft_that_lost_rows_is_not_linked(tmp_path, monkeypatch):
     """Planted: rows remain in the write-ahead log, which is lost."""
     path, write = fill(tmp_path / "l.sqlite"), sqlite_store.insert_history
     monkeypatch.setattr(sqlite_store, "insert_history", lambda db, history: write(db, history) or _drop(db))
-    with Ledger.open(path, create=False) as ledger, pytest.raises(DpscaleError, match="differs from the history"):
+    with Ledger.open(path, create=False) as ledger, refused(DpscaleError):
         ledger.move(str(tmp_path / "new.sqlite"))
     assert not (tmp_path / "new.sqlite").exists()
 

@@ -7,6 +7,7 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from tests.audit.test_bundle import run_command
+from tests.messages import refused
 
 COST, DIGEST = Cost(gaussian="1/50"), "ab" * 32
 CUSTOMER, ORDER, COLUMN = Protection("id", table="customers"), Protection("id", table="orders"), Protection("id")
@@ -29,9 +30,9 @@ def test_units_of_different_tables_are_not_added(ledger, first, second, capped):
         ledger.set_cap("shop", 3.0, 1e-9, protects=COLUMN)
     charge(ledger, "one", first)
     charge(ledger, "again", first)
-    with pytest.raises(BudgetError, match="costs of different units do not add") as refused:
+    with refused(BudgetError) as caught:
         charge(ledger, "two", second)
-    assert str(refused.value).count("\n") == 0
+    assert str(caught.value).count("\n") == 0
     assert len(ledger.summary("shop")["datasets"]["shop"]["releases"]) == 2
     ledger.verify()
 
@@ -39,18 +40,18 @@ def test_units_of_different_tables_are_not_added(ledger, first, second, capped):
 def test_cap_on_column_is_enforced_for_first_table(ledger):
     ledger.set_cap("shop", 0.9, 1e-9, protects=COLUMN)
     charge(ledger, "one", CUSTOMER)
-    with pytest.raises(BudgetError, match="of its cap of"):
+    with refused(BudgetError):
         charge(ledger, "two", CUSTOMER)
 
 
 def test_older_entries_belong_to_table_of_cap(ledger):
     charge(ledger, "one", COLUMN)
-    with pytest.raises(BudgetError, match="--unit id --table customers"):
+    with refused(BudgetError):
         charge(ledger, "two", CUSTOMER)
     ledger.set_cap("shop", 3.0, 1e-9, protects=CUSTOMER)
     charge(ledger, "two", CUSTOMER)
     for other in (ORDER, COLUMN):
-        with pytest.raises(BudgetError, match="do not add"):
+        with refused(BudgetError):
             charge(ledger, "three", other)
     summary = ledger.summary("shop")["datasets"]["shop"]
     assert summary["spent"]["squared_mu"] == pytest.approx(2 / 50)

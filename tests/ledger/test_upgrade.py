@@ -26,6 +26,7 @@ from dpscale.ledger import Ledger, postgres_store as ledgerserver, schema, sqlit
 from dpscale.ledger.store import repeated
 from tests.ledger.conftest import Server
 from tests.ledger.test_book import DIGEST, gaussian, open_database, run_in_child
+from tests.messages import refused
 
 VERSIONS = (4, 5, 7, 8)
 STORED = {version: Path(__file__).parent / f"version{version}" for version in VERSIONS}
@@ -170,7 +171,7 @@ def test_closed_ledger_stays_closed_and_older(new_place: Callable[[], str], vers
         for _ in range(2):
             ledger.verify()
             assert ledger.summary()["moved_to"] == "/elsewhere.sqlite"
-            with pytest.raises(BudgetError, match="closed permanently"):
+            with refused(BudgetError):
                 ledger.set_cap("shop", 9.0, 1e-9)
     assert read_content(place) == before
 
@@ -276,7 +277,7 @@ def test_upgrade_reveals_removed_last_decision(tmp_path: Path) -> None:
         db.execute("DELETE FROM rounds WHERE seq = (SELECT max(seq) FROM rounds)")
         db.execute(trigger)
     upgrade(place)
-    with Ledger.open(place) as ledger, pytest.raises(BudgetError, match="rows of rounds are not numbered"):
+    with Ledger.open(place) as ledger, refused(BudgetError):
         ledger.verify()
 
 
@@ -436,9 +437,9 @@ def test_users_keep_their_rights_after_upgrade(server: Server, version: int, mon
             db.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA dpscale_ledger TO {name}")
     with monkeypatch.context() as patch:
         patch.setenv("PGUSER", writer)
-        with pytest.raises(BudgetError, match=rf"has schema version {version}.*only the owner") as refused:
+        with refused(BudgetError) as caught:
             upgrade(place)
-        assert "grant" not in str(refused.value)
+        assert "grant" not in str(caught.value)
     check_upgraded(place, version)
     monkeypatch.setenv("PGUSER", writer)
     with Ledger.open(place) as ledger:
@@ -447,7 +448,7 @@ def test_users_keep_their_rights_after_upgrade(server: Server, version: int, mon
     monkeypatch.setenv("PGUSER", reader)
     with Ledger.open(place) as ledger:
         assert ledger.heads() == head
-        with pytest.raises(BudgetError, match="cannot be used by this user"):
+        with refused(BudgetError):
             ledger.charge("another", "newer", gaussian(0.1), DIGEST)
 
 
@@ -464,7 +465,7 @@ def test_reader_changes_nothing(place: str, version: int) -> None:
         assert {entry["head"] == "" for entry in found["datasets"].values()} == {version < ledgerfile.LINKED}
         if version < ledgerfile.LINKED:
             for act in (ledger.heads, lambda: ledger.chain("shop")):
-                with pytest.raises(BudgetError, match="has no hash chain"):
+                with refused(BudgetError):
                     act()
         assert ledger.charge("another", "new", gaussian(0.1), DIGEST, reserve=False) == "admitted"
     assert read_content(place) == before
@@ -500,7 +501,7 @@ def test_first_charge_upgrades_with_closed_copy(tmp_path: Path, version: int, ea
     assert before | {"closed": []} == after | {"closed": []}
     released = len(HISTORIES[version]["datasets"]["shop"]["releases"])
     with Ledger.open(copy) as ledger:
-        with pytest.raises(BudgetError, match="closed permanently"):
+        with refused(BudgetError):
             ledger.charge("another", "elsewhere", gaussian(0.1), DIGEST)
         assert len(ledger.summary()["datasets"]["shop"]["releases"]) == released
     with open_database(copy) as old, pytest.raises(sqlite3.Error, match="closed"):  # a client of the older version
@@ -517,7 +518,7 @@ def test_copy_of_the_first_version_is_closed(tmp_path: Path) -> None:
         name = ledger.name
         ledger.set_cap("adult", 9.0, 1e-9)
         assert ledger.name == name
-    with Ledger.open(tmp_path / "l.sqlite.version1") as copy, pytest.raises(BudgetError, match="closed permanently"):
+    with Ledger.open(tmp_path / "l.sqlite.version1") as copy, refused(BudgetError):
         copy.set_cap("adult", 9.0, 1e-9)
 
 
@@ -529,7 +530,7 @@ def test_copy_of_an_upgrade_is_no_source_of_a_ledger(tmp_path: Path) -> None:
     (tmp_path / "l.sqlite").rename(tmp_path / "moved.sqlite")
     with Ledger.open(tmp_path / "l.sqlite.version5") as old:
         for spend in (lambda: old.charge("another", "b", gaussian(0.1), DIGEST), lambda: old.move(place)):
-            with pytest.raises(BudgetError, match="lacks the charges since its upgrade") as caught:
+            with refused(BudgetError) as caught:
                 spend()
             assert "copy /" not in str(caught.value)
     assert not (tmp_path / "l.sqlite").exists()

@@ -24,6 +24,7 @@ from dpscale.runs.links import measuring, parts
 from dpscale.runs.links.link_data import ExactLinks
 from tests.links.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
 from tests.links.test_neighbours import DOMAIN, PERSONS, make_database, remove_person, squared_changes
+from tests.messages import refused
 from tests.running import begin_linked, linked
 
 ONE = {"kind": "one-to-many", "dangling": "drop"}
@@ -141,15 +142,15 @@ def test_planted_unsafe_count_is_detected(tmp_path: Path, monkeypatch: pytest.Mo
         check_sensitivity(tmp_path, 1, unsafe)
 
 
-@pytest.mark.parametrize(("links", "sentence"), [
-    ([TAGS | {"counts": ["payments"]}, PAYMENTS], "names of earlier links"),
-    ([PAYMENTS, TAGS | {"counts": ["paymnts"]}], "did you mean 'payments'"),
-    ([PAYMENTS, ACCOUNTS, BOSSES | {"counts": ["payments"]}], "links whose parent is persons"),
-    ([PAYMENTS, ACCOUNTS, KINDS, TAGS | {"counts": ["kinds"]}], "their number depends on other units' rows"),
-    ([BOSSES, PAYMENTS, ACCOUNTS | {"counts": ["bosses"]}], "their number depends on other units' rows"),
+@pytest.mark.parametrize("links", [
+    [TAGS | {"counts": ["payments"]}, PAYMENTS],
+    [PAYMENTS, TAGS | {"counts": ["paymnts"]}],
+    [PAYMENTS, ACCOUNTS, BOSSES | {"counts": ["payments"]}],
+    [PAYMENTS, ACCOUNTS, KINDS, TAGS | {"counts": ["kinds"]}],
+    [BOSSES, PAYMENTS, ACCOUNTS | {"counts": ["bosses"]}],
 ])  # fmt: skip
-def test_invalid_counts_are_refused(tmp_path: Path, links: list[dict[str, Any]], sentence: str) -> None:
-    with pytest.raises(JobError, match=sentence):
+def test_invalid_counts_are_refused(tmp_path: Path, links: list[dict[str, Any]]) -> None:
+    with refused(JobError):
         neighbours.neighbour_relation(write_database(tmp_path / "data", make_database(0), links, 0))
 
 
@@ -160,7 +161,7 @@ def test_counts_are_refused_for_replaced_rows(tmp_path: Path) -> None:
     both = content["link"][1] | {"protects": "both"}
     links = [both, both | {"name": "again", "counts": ["ratings"]}]
     job = Job.read(write_shop(tmp_path, tables=tables, link=links))
-    with pytest.raises(JobError, match="replacing a row"):
+    with refused(JobError):
         neighbours.neighbour_relation(job)
 
 

@@ -22,6 +22,7 @@ from dpscale.runs.links import parts
 from dpscale.runs.links.measuring import LinkDraws
 from dpscale.runs.opening import open_part
 from tests.links.small import DOMAINS, make_frames, make_job, run_digests, table_section, write_job
+from tests.messages import refused
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +164,11 @@ def test_copied_directory_with_other_links_is_refused(tmp_path: Path) -> None:
             dp.run(path, tmp_path / "run")
     (tmp_path / "data/ratings/0.parquet").unlink()
     make_frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
-    with pytest.raises(dp.DataError, match="the files changed since this release started"):
+    with refused(dp.DataError):
         dp.run(path, tmp_path / "run")
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     (tmp_path / "run/manifest.json").write_text(json.dumps(manifest | {"snapshot": None}))
-    with pytest.raises(dp.BudgetError, match="has another decision"):
+    with refused(dp.BudgetError):
         dp.run(path, tmp_path / "run")
 
 
@@ -201,7 +202,7 @@ def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
     assert len(one.codes) == 300
     assert (one.codes == other.codes).all()
     rejecting = make_job()["tables"] | {"persons": table_section("persons", "id", duplicates="reject")}
-    with pytest.raises(dp.DataError, match="a duplicate key"):
+    with refused(dp.DataError):
         dp.run(
             write_job(tmp_path / "one", data=data | {"persons": pd.concat([data["persons"], twice])}, tables=rejecting),
             tmp_path / "run",
@@ -276,7 +277,7 @@ def test_invalid_foreign_keys_are_refused_or_dropped(
     if dropped and "in another" not in message:
         assert len(dp.run(path, tmp_path / "run").synthetic()["ratings"].columns) == 2
         return
-    with pytest.raises(dp.DataError, match=message):
+    with refused(dp.DataError):
         dp.run(path, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists() or not list_charges(tmp_path)
 
@@ -284,7 +285,7 @@ def test_invalid_foreign_keys_are_refused_or_dropped(
 def test_row_with_too_many_links_is_refused_without_number(tmp_path: Path) -> None:
     link = LINKS[1] | {"protects": "both", "max_degree": 2}
     tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code")}
-    with pytest.raises(dp.DataError, match="a row with more links than max_degree; expected at most 2 links"):
+    with refused(dp.DataError):
         dp.run(write_job(tmp_path, tables=tables, link=[link]), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists() or not list_charges(tmp_path)
 
@@ -383,7 +384,7 @@ def test_copy_with_other_features_is_refused(tmp_path: Path) -> None:
     answer = tmp_path / "copy/tables/persons/synthetic/_rows.json"
     answer.write_text(json.dumps(json.loads(answer.read_text()) | {"rows": 500}))
     dp.run(path, tmp_path / "run")
-    with pytest.raises(dp.BudgetError, match="has another decision"):
+    with refused(dp.BudgetError):
         dp.run(path, tmp_path / "copy")
     assert not list((tmp_path / "copy").glob("links/*/005-00000000-00000001.parquet"))
 
@@ -399,7 +400,7 @@ def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "read_all", read_and_change)
-        with pytest.raises(dp.DataError, match="the files changed while they were read"):
+        with refused(dp.DataError):
             dp.run(path, tmp_path / "run")
     assert not list_charges(tmp_path)
 
@@ -416,7 +417,7 @@ def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "read_all", read_other_links)
-        with pytest.raises(dp.BudgetError, match="has another decision"):
+        with refused(dp.BudgetError):
             dp.run(path, tmp_path / "run")
     dp.run(path, tmp_path / "run")
 

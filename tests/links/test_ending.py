@@ -21,6 +21,7 @@ from dpscale.runs.links.measuring import LinkDraws
 from dpscale.runs.manifest import output_digest
 from dpscale.runs.opening import open_part
 from tests.links.small import make_job, write_job
+from tests.messages import refused
 from tests.selection import mostly_slow
 
 STOPS = (LinkDraws.number("v"), LinkDraws.number("round-01"))
@@ -38,10 +39,7 @@ def test_completed_run_is_refused_for_changed_files(tmp_path: Path, name: str) -
     assert dp.run(path, tmp_path / "run").path == tmp_path / "run"
     file = tmp_path / "data" / name / "0.parquet"
     pd.read_parquet(file).iloc[:-1].to_parquet(file, index=False)
-    where = "link ratings.via" if name == "ratings" else f"tables.{name}.path"
-    with pytest.raises(
-        dp.DataError, match=f"{where}: done on .* from other data .*1 of 1 files changed.*; nothing spent"
-    ):
+    with refused(dp.DataError):
         dp.run(path, tmp_path / "run")
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(tmp_path / "run"), "--quiet"])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
@@ -59,7 +57,7 @@ def test_run_is_not_resumed_with_changed_files(tmp_path: Path, monkeypatch: pyte
     file = tmp_path / "data" / "products" / "0.parquet"
     before = file.read_bytes()
     pd.read_parquet(file).iloc[:-1].to_parquet(file, index=False)
-    with pytest.raises(dp.DataError, match="1 of 1 files changed"):
+    with refused(dp.DataError):
         dp.run(path, tmp_path / "run")
     file.write_bytes(before)
     dp.run(path, tmp_path / "run")  # with another time

@@ -20,6 +20,7 @@ from dpscale.relational import assignment
 from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums
 from dpscale.runs.links import link_sampling
 from tests.links.small import make_frames, make_job, table_section, write_job
+from tests.messages import refused
 from tests.running import link_values, linked
 
 HOMES = make_job()["link"][2]
@@ -38,13 +39,13 @@ def test_number_of_children_without_parent_is_measured(tmp_path: Path, mechanism
     assert persons.country.notna().sum() == pytest.approx(measured[0], abs=1)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"link": [make_job()["link"][0] | {"nulls": "keep"}]}, "a row without a parent would have no privacy unit"),
-    ({"link": [make_job()["link"][0], make_job()["link"][1] | {"nulls": "keep"}]}, "is for children without a parent"),
-    ({"link": [make_job()["link"][0] | {"loops": False}]}, "requires a link within one table"),
+@pytest.mark.parametrize("changes", [
+    {"link": [make_job()["link"][0] | {"nulls": "keep"}]},
+    {"link": [make_job()["link"][0], make_job()["link"][1] | {"nulls": "keep"}]},
+    {"link": [make_job()["link"][0] | {"loops": False}]},
 ])  # fmt: skip
-def test_meaningless_options_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(dp.JobError, match=message):
+def test_meaningless_options_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with refused(dp.JobError):
         neighbour_relation(Job.read(write_job(tmp_path, **changes)))
 
 

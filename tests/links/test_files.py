@@ -14,6 +14,7 @@ from dpscale.engine.schedulers import resolve
 from dpscale.evaluation.inputs import check_keys
 from dpscale.job import Job
 from tests.links.small import make_frames, make_job, write_job
+from tests.messages import refused
 from tests.running import begin_linked, linked
 
 
@@ -44,7 +45,7 @@ def test_named_format_is_read_and_invalid_columns_are_refused(tmp_path: Path) ->
     lines = (tmp_path / "orders.dat").read_text().splitlines()
     person = lines[0].split(";")[0]
     (tmp_path / "orders.dat").write_text("\n".join([*lines, f"{person};999;1", f"{person};1;-7"]))
-    with pytest.raises(dp.DataError, match=r"data columns: 'month' \(.*, 'amount' \("):
+    with refused(dp.DataError):
         dp.run(path, tmp_path / "run")
 
 
@@ -116,15 +117,15 @@ def test_run_is_pinned_to_delta_version(tmp_path: Path) -> None:
     assert {one["name"]: one["rows"] for one in summary["tables"]}["products"] == 2 * len(products)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"format": "xml"}, "tables.persons.format"),
-    ({"format": None, "version": 3}, "version requires format"),
-    ({"version": 9}, "data.version"),
-    ({"format": "iceberg", "version": None}, "persons"),
+@pytest.mark.parametrize("change", [
+    {"format": "xml"},
+    {"format": None, "version": 3},
+    {"version": 9},
+    {"format": "iceberg", "version": None},
 ])  # fmt: skip
-def test_invalid_table_format_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_invalid_table_format_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     content = tomllib.loads(write_delta_job(tmp_path).read_text())
     persons = {key: value for key, value in (content["tables"]["persons"] | change).items() if value is not None}
-    with pytest.raises((dp.JobError, dp.DataError), match=message) as raised:
+    with refused((dp.JobError, dp.DataError)) as raised:
         dp.run(write_job(tmp_path, {"tables": content["tables"] | {"persons": persons}}), tmp_path / "run")
     assert "\n" not in str(raised.value)

@@ -32,6 +32,7 @@ from dpscale.runs.links.link_data import read_links
 from dpscale.runs.links.table_writer import in_order
 from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
+from tests.messages import refused
 
 WARDS = ["A", "B", "C"]
 DOMAINS = {
@@ -180,22 +181,22 @@ def test_released_rows_are_in_order_with_close_wards(tmp_path):
     check.check_bundle(bundle.write_bundle(open_run(release.path), PASSED))
 
 
-@pytest.mark.parametrize(("history", "words"), [
-    ({"order_by": "date"}, "an attribute of visits"),
-    ({"order_by": "day", "kind": "one-to-one", "max_degree": 1}, "order_by requires kind one-to-many"),
-    ({"parents": ["clinics"]}, "names of earlier links"),
-    ({"order_by": "day", "mechanism": "published"}, "maxent"),
+@pytest.mark.parametrize("history", [
+    {"order_by": "date"},
+    {"order_by": "day", "kind": "one-to-one", "max_degree": 1},
+    {"parents": ["clinics"]},
+    {"order_by": "day", "mechanism": "published"},
 ])  # fmt: skip
-def test_faulty_histories_are_refused(tmp_path, history, words):
-    with pytest.raises(DpscaleError, match=words):
+def test_faulty_histories_are_refused(tmp_path, history):
+    with refused(DpscaleError):
         Job.read(write_job(tmp_path, visits_of(np.random.default_rng(0), 3), history=history))
 
 
 def test_text_as_second_column_of_an_order_is_refused_before_any_charge(tmp_path):
     path = write_job(tmp_path, visits_of(np.random.default_rng(0), 5), history={"order_by": ["day", "ward"]})
-    with pytest.raises(DpscaleError, match="numbers, dates or times"):
+    with refused(DpscaleError):
         exact_of(path)
-    with pytest.raises(DpscaleError, match="numbers, dates or times"):
+    with refused(DpscaleError):
         dp.run(path, tmp_path / "run")
     assert not (tmp_path / "run/allocation/allocation.json").exists()
 
@@ -283,7 +284,7 @@ def test_links_are_read_before_the_first_charge(tmp_path, monkeypatch):
         return tuple(domain.names)
 
     monkeypatch.setattr(link_data, "listed_names", planted)
-    with pytest.raises(dp.InternalError, match=r"IndexError at .*, which is a fault of dpscale.*report this") as caught:
+    with refused(dp.InternalError) as caught:
         dp.run(path, tmp_path / "run")
     assert caught.value.exit_code == 70
     assert "run it again" not in str(caught.value)

@@ -12,6 +12,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.base.errors import JobError
 from tests.links.small import DOMAINS, make_job, write_job
+from tests.messages import refused
 
 PATTERNS = {"persons": ("id", "P-[0-9]{4}"), "products": ("code", "[A-Z]{2}\\d{3}"), "orders": ("number", "\\d{8}")}
 
@@ -45,5 +46,5 @@ def test_foreign_keys_have_the_texts_of_keys(tmp_path: Path) -> None:
      ("persons", {"id": {"pattern": "\\d{9}", "unique": False}})],
 )  # fmt: skip
 def test_formats_of_other_columns_are_refused(tmp_path: Path, name: str, form: dict[str, Any]) -> None:
-    with pytest.raises(JobError, match=rf"tables\.{name}\.domain"):
+    with refused(JobError):
         dp.run(write_formats(tmp_path, {name: form}), run_dir=tmp_path / "run")

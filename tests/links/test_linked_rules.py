@@ -13,6 +13,7 @@ from dpscale.job import Job
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PossibleLinks, repair_links
 from dpscale.runs.links.linked_values import LinkedValues
+from tests.messages import refused
 
 YEARS, KINDS = 6, 3
 CODED = {"year": {"kind": "coded", "size": YEARS}, "kind": {"kind": "coded", "size": KINDS}}
@@ -84,17 +85,17 @@ def test_flow_finds_all_possible_links(bound):
             assert len(left) == (~possible[np.unique(parents)].any(axis=0))[children].sum()
 
 
-@pytest.mark.parametrize(("rules", "words"), [
-    (["events.year = players.year"], "an attribute of players"),
-    (["events.year = clubs.year"], "TABLE.ATTRIBUTE"),
-    (["teams.year >= players.kind"], "attributes of the two tables"),
-    (["if events.year < 3 then events.kind = 1"], "tables.NAME.rule"),
-    (["if events.year = 9 then teams.year = 1"], "value of events.year"),
-    (["if teams.kind = 1 then events.kind != 1", "if events.kind = 2 then players.kind != 1"], "rules of one link"),
-    (["events.year > teams.year", "teams.year > events.year"], "which contradict each other"),
+@pytest.mark.parametrize("rules", [
+    ["events.year = players.year"],
+    ["events.year = clubs.year"],
+    ["teams.year >= players.kind"],
+    ["if events.year < 3 then events.kind = 1"],
+    ["if events.year = 9 then teams.year = 1"],
+    ["if teams.kind = 1 then events.kind != 1", "if events.kind = 2 then players.kind != 1"],
+    ["events.year > teams.year", "teams.year > events.year"],
 ])  # fmt: skip
-def test_faulty_rules_are_refused(tmp_path, rules, words):
-    with pytest.raises(DpscaleError, match=words):
+def test_faulty_rules_are_refused(tmp_path, rules):
+    with refused(DpscaleError):
         Job.read(write_teams(tmp_path, rules))
 
 
@@ -177,5 +178,5 @@ def test_values_of_linked_rows_satisfy_rules(tmp_path, ordered, public, form):
 
 def test_linked_rows_that_break_a_rule_are_not_written_as_correct(tmp_path, monkeypatch):
     monkeypatch.setattr(LinkedValues, "fit", lambda *given: None)
-    with pytest.raises(RuntimeError, match="linked rows break a rule: visits"):
+    with refused(RuntimeError):
         dp.run(write_visits(tmp_path, False), tmp_path / "run")

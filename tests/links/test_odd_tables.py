@@ -10,6 +10,7 @@ import pytest
 
 import dpscale as dp
 from tests.links.small import make_frames, make_job, table_section, write_job
+from tests.messages import refused
 
 SHOP, LINKS, TABLES = make_frames(), make_job()["link"], make_job()["tables"]
 BOUND = LINKS[0]["max_degree"]
@@ -21,26 +22,22 @@ def change_table(name: str, change: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        (change_table("products", lambda rows: rows.head(0)), "no rows"),
-        (change_table("products", lambda rows: rows.assign(code=rows.code.where(rows.index > 0))),
-         "a null or duplicate key"),
-        (change_table("products", lambda rows: pd.concat([rows, rows.head(1)])), "a null or duplicate key"),
-        (change_table("products", lambda rows: rows.drop(columns="kind")), "no column 'kind'"),
-        ({"link": [LINKS[0] | {"child_key": "month"}, *LINKS[1:]]}, "'month', which is in the domain"),
-        ({"link": [LINKS[0] | {"kind": "one-to-one"}, *LINKS[1:]]}, "max_degree of a one-to-one link is 1"),
-        ({"link": [LINKS[0], LINKS[1] | {"name": "persons"}, LINKS[2]]}, "'persons', which is a table"),
-        (
-            {"link": [*LINKS, {"kind": "one-to-many", "parent": "persons", "child": "products", "child_key": "label"}]},
-            "a public table, as the child",
-        ),
-        ({"tables": TABLES | {"persons": table_section("persons") | {"key": ["id", "age2"]}}}, "differs in length"),
+        change_table("products", lambda rows: rows.head(0)),
+        change_table("products", lambda rows: rows.assign(code=rows.code.where(rows.index > 0))),
+        change_table("products", lambda rows: pd.concat([rows, rows.head(1)])),
+        change_table("products", lambda rows: rows.drop(columns="kind")),
+        {"link": [LINKS[0] | {"child_key": "month"}, *LINKS[1:]]},
+        {"link": [LINKS[0] | {"kind": "one-to-one"}, *LINKS[1:]]},
+        {"link": [LINKS[0], LINKS[1] | {"name": "persons"}, LINKS[2]]},
+        {"link": [*LINKS, {"kind": "one-to-many", "parent": "persons", "child": "products", "child_key": "label"}]},
+        {"tables": TABLES | {"persons": table_section("persons") | {"key": ["id", "age2"]}}},
     ],
 )  # fmt: skip
-def test_invalid_tables_are_refused_in_one_sentence(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+def test_invalid_tables_are_refused_in_one_sentence(tmp_path: Path, given: dict[str, Any]) -> None:
     path = write_job(tmp_path, **given)
-    with pytest.raises(dp.DpscaleError, match=message) as found:
+    with refused(dp.DpscaleError) as found:
         dp.run(path, tmp_path / "run")
     assert "\n" not in str(found.value)
 

@@ -36,6 +36,7 @@ from dpscale.runs.links.planning import overview
 from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
 from tests.links.small import make_job, run_digests, table_section, write_job
+from tests.messages import refused
 
 U_SIZES, V_SIZES = (2, 2), (2, 3)
 PROFILES = list(product((0, 1), repeat=2))
@@ -233,7 +234,7 @@ def test_other_selection_under_same_charge_is_refused(tmp_path: Path) -> None:
     stop_before_noise(path, tmp_path / "run")
     stored = next((tmp_path / "run").glob("links/*/round-00.json"))
     stored.write_text(json.dumps([k + 1 for k in json.loads(stored.read_text())]))
-    with pytest.raises(dp.BudgetError, match="has another decision"):
+    with refused(dp.BudgetError):
         dp.run(path, tmp_path / "run")
 
 
@@ -246,7 +247,7 @@ def test_selection_is_not_repeated_on_other_rows(tmp_path: Path) -> None:
     next((tmp_path / "run").glob("links/*/round-00.json")).unlink()
     record = tmp_path / "run/tables/persons/synthetic/_rows.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"rows": 500}))
-    with pytest.raises(dp.BudgetError, match="has another decision"):
+    with refused(dp.BudgetError):
         dp.run(path, tmp_path / "run")
     assert not list((tmp_path / "run").glob("links/*/round-00.json"))
 
@@ -269,7 +270,7 @@ def test_another_number_of_rounds_is_refused(tmp_path: Path) -> None:
     stop_before_noise(path, tmp_path / "run")
     stored = next((tmp_path / "run").glob("links/*/rounds.json"))
     stored.write_text(str(json.loads(stored.read_text()) + 1))
-    with pytest.raises(dp.JobError, match=r"rounds\.json of link \w+ has another number"):
+    with refused(dp.JobError):
         dp.run(path, tmp_path / "run")
 
 
@@ -298,25 +299,25 @@ def test_plan_and_report_warn_of_a_loop_that_is_expected_to_lose(tmp_path: Path,
 
 @pytest.mark.parametrize("key", ["rounds", "marginals", "alpha", "degree", "optimised", "slices"])
 def test_options_of_rounds_need_published_mechanism(tmp_path: Path, key: str) -> None:
-    with pytest.raises(dp.JobError, match='require mechanism = "published"'):
+    with refused(dp.JobError):
         Job.read(write_job(tmp_path, link=[make_job()["link"][1] | {key: 0.5 if key == "alpha" else 3}]))
 
 
-@pytest.mark.parametrize(("link", "more", "sentence"), [
-    (1, {"degree": 1}, "degree: 1: it should be at least 2"),
-    (1, {"degree": 5}, "link ratings: degree: 5, but the tables have 4 attributes; expected from 2 to 4"),
-    (1, {"optimised": 0}, "optimised: 0: it should be at least 1"),
-    (1, {"slices": 2.5}, "slices: 2.5: it should be an integer"),
-    (0, {"slices": 2}, "slices requires kind many-to-many"),
+@pytest.mark.parametrize(("link", "more"), [
+    (1, {"degree": 1}),
+    (1, {"degree": 5}),
+    (1, {"optimised": 0}),
+    (1, {"slices": 2.5}),
+    (0, {"slices": 2}),
 ])  # fmt: skip
-def test_wrong_options_of_rounds_are_refused(tmp_path: Path, link: int, more: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(dp.JobError, match=sentence):
+def test_wrong_options_of_rounds_are_refused(tmp_path: Path, link: int, more: dict[str, Any]) -> None:
+    with refused(dp.JobError):
         Job.read(write_job(tmp_path, link=[published_links(**more)[link]]))
 
 
 def test_marginals_of_too_many_cells_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "MOST_CELLS", 50)
-    with pytest.raises(dp.JobError, match="degree: 3, whose marginals have 76 cells"):
+    with refused(dp.JobError):
         Job.read(write_job(tmp_path, link=[published_links()[1]]))
 
 

@@ -18,6 +18,7 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from tests.audit.small import write_selftest
 from tests.links.small import make_job, table_section, write_job
+from tests.messages import refused
 
 RANGES = [{"family": "prefix", "attributes": [["age"]]}, {"family": "marginal", "degree": 2}]
 
@@ -72,18 +73,18 @@ def test_file_of_queries_is_relative_to_job(tmp_path, monkeypatch):
     assert plan.build_workload(plan.read_domain()).query_count == 2
 
 
-@pytest.mark.parametrize(("section", "message"), [
-    ({"mechanism": {"name": "aim-grem"}, "rounds": 4}, "options belong into the mechanism's section"),
-    ({"synthesize": {"weights": True}}, "represents one record"),
-    ({"rows": 10, "synthesize": {"rows": 20}}, "the same setting"),
-    ({"reconstruct": {"method": "nothing"}}, "reconstruct.method"),
-    ({"mechanism": {"name": "nothing"}}, "mechanism.name"),
-    ({"output": {"levels": 0.9}}, "levels"),
+@pytest.mark.parametrize("section", [
+    {"mechanism": {"name": "aim-grem"}, "rounds": 4},
+    {"synthesize": {"weights": True}},
+    {"rows": 10, "synthesize": {"rows": 20}},
+    {"reconstruct": {"method": "nothing"}},
+    {"mechanism": {"name": "nothing"}},
+    {"output": {"levels": 0.9}},
 ])  # fmt: skip
-def test_wrong_section_is_refused_in_one_sentence(tmp_path, section, message):
-    with pytest.raises(dp.JobError, match=message) as refused:
+def test_wrong_section_is_refused_in_one_sentence(tmp_path, section):
+    with refused(dp.JobError) as caught:
         dp.run(write_job(tmp_path, with_persons(**section)), tmp_path / "run")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -169,16 +170,16 @@ def test_evidence_states_unit_of_table(tmp_path):
     assert (found.returncode, "FAULT" in found.stdout) == (1, True)
 
 
-@pytest.mark.parametrize(("section", "message"), [
-    ({"privacy_unit": "household", "max_rows_per_unit": 2}, "a key identifies a row"),
-    ({"key": None, "privacy_unit": "household"}, "privacy_unit and max_rows_per_unit require each other"),
-    ({"public": True, "key": None, "privacy_unit": "household", "max_rows_per_unit": 2}, "remove rows, privacy_unit"),
+@pytest.mark.parametrize("section", [
+    {"privacy_unit": "household", "max_rows_per_unit": 2},
+    {"key": None, "privacy_unit": "household"},
+    {"public": True, "key": None, "privacy_unit": "household", "max_rows_per_unit": 2},
 ])  # fmt: skip
-def test_wrong_unit_is_refused(tmp_path, section, message):
+def test_wrong_unit_is_refused(tmp_path, section):
     content = make_job()
     persons = {**content["tables"]["persons"], **section}
     content["tables"]["persons"] = {name: value for name, value in persons.items() if value is not None}
-    with pytest.raises(dp.JobError, match=message):
+    with refused(dp.JobError):
         dp.run(write_job(tmp_path, content), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -186,6 +187,6 @@ def test_wrong_unit_is_refused(tmp_path, section, message):
 def test_unit_of_linked_table_is_refused(tmp_path):
     content = make_job()
     content["tables"]["orders"] |= {"privacy_unit": "person", "max_rows_per_unit": 2}
-    with pytest.raises(dp.JobError, match=r"tables.orders.privacy_unit: a unit of its own in a job with links"):
+    with refused(dp.JobError):
         dp.run(write_job(tmp_path, content), tmp_path / "run")
     assert not (tmp_path / "run").exists()

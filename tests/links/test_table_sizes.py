@@ -23,6 +23,7 @@ from dpscale.runs import linked_part
 from dpscale.runs.charge import parts_of_entry
 from dpscale.runs.stages.row_numbers import limited_rows
 from tests.links.shapes import SHAPES, Frames, assert_consistent, make_frames, write_shape
+from tests.messages import refused
 from tests.running import linked
 
 EPSILONS, SIZES = (0.05, 0.5, 4.0), (1, 2, 5, 40)
@@ -145,14 +146,14 @@ def test_stated_rows_that_do_not_fit_are_refused_early(
 
 def test_more_stated_rows_than_public_parents_are_refused_without_charge(tmp_path: Path) -> None:
     path = run_shape(tmp_path, "public parent of one row each", {"place": 4, "root": 3}, 1.0, 1, root={"rows": 5})
-    with pytest.raises(dp.JobError, match=r"tables\.root\.rows: 5, but .* a public table of 4 rows"):
+    with refused(dp.JobError):
         dp.run(path, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_public_table_without_remaining_rows_is_refused(tmp_path: Path) -> None:
     path = run_shape(tmp_path, "public parent", {}, 1.0, 1, place={"where": "p > 1000"})
-    with pytest.raises(dp.DataError, match="no rows"):
+    with refused(dp.DataError):
         dp.run(path, tmp_path / "run")
 
 

@@ -38,6 +38,7 @@ from tests.measurement.small import (
     measure_request,
     run_loop,
 )
+from tests.messages import refused
 
 COUNTS = make_counter(make_records())
 either = pytest.mark.parametrize("options", [OWN, PUBLISHED], ids=["own", "published"])
@@ -260,7 +261,7 @@ def test_distances_of_a_shard_are_those_of_each_table():
 
 
 def test_attribute_of_one_cell_is_refused():
-    with pytest.raises(PlanError, match="one cell"):
+    with refused(PlanError):
         Setting({"a": 1, "b": 3}, (("a", "b"),), Fraction(1))
 
 
@@ -327,16 +328,16 @@ def test_candidate_pairs_of_many_targets_are_distinct():
     assert set(setting.weights.values()) == {64}
 
 
-@pytest.mark.parametrize(("rules", "remedy"), [
-    (BatchedSchedule(degree=6), "marginals over fewer attributes"),
-    (PublishedSchedule(), "set mechanism.published = false"),
+@pytest.mark.parametrize("rules", [
+    BatchedSchedule(degree=6),
+    PublishedSchedule(),
 ])  # fmt: skip
-def test_too_many_candidates_are_refused_before_enumeration(rules, remedy, monkeypatch):
+def test_too_many_candidates_are_refused_before_enumeration(rules, monkeypatch):
     monkeypatch.setattr(aim_setting, "MOST_CANDIDATES", 1000)
     sizes = {f"x{i}": 2 for i in range(60)}
-    with pytest.raises(PlanError, match=f"over 1,000 candidate sets.*{remedy}") as refused:
+    with refused(PlanError) as caught:
         first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), schedule=rules))
-    assert "degree" not in str(refused.value)
+    assert "degree" not in str(caught.value)
 
 
 def test_larger_candidates_are_those_with_fewest_cells(monkeypatch):
@@ -422,7 +423,7 @@ def test_uninformative_rounds_return_budget_to_one_ways():
     assert 1 / state.counts["a"].variance == pytest.approx(precision)
     one = round_trip(again[0], setting)
     assert [o.label for o in one.requests] == [o.label for o in again[0].requests]
-    with pytest.raises(ValueError, match="not a candidate"):
+    with refused(ValueError):
         AimDecision.from_dict(again[0].to_dict() | {"beta": "1/100000000"}, setting)
 
 

@@ -9,6 +9,7 @@ from dpscale import Domain, PlanError, Workload, plan
 from dpscale.plans.blocks import Block
 from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy.draws import SMOOTHING, LaplaceDraw
+from tests.messages import refused
 
 WORKLOAD = Workload(Domain({"a": 6, "b": 9, "c": 4})).add("prefix", degree=2).add("marginal", degree=3)
 PLANS = {name: plan(WORKLOAD, name) for name in ("query-smasher", "residual-planner", "identity")}
@@ -56,7 +57,7 @@ def test_planted_understated_sensitivity_is_detected(name, monkeypatch):
 
 
 def test_too_small_budget_is_refused():
-    with pytest.raises(PlanError, match=r"budget.*2\^99"):
+    with refused(PlanError):
         plan_draws(PLANS["query-smasher"], 1e-60)
 
 
@@ -93,5 +94,5 @@ def test_discrete_laplace_variance_equals_summation(scale):
 def test_plan_with_both_noise_kinds_is_refused():
     built = PLANS["identity"]
     mixed = replace(built, blocks=(built.blocks[0], *(replace(block, noise="laplace") for block in built.blocks[1:])))
-    with pytest.raises(PlanError, match="both kinds"):
+    with refused(PlanError):
         plan_draws(mixed, 1.0)

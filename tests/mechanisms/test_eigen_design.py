@@ -30,6 +30,7 @@ from dpscale.optimize.opt_explicit import error_of
 from dpscale.workload import FAMILIES
 from dpscale.workload.residual import subsets
 from tests.audit.small import frame, write
+from tests.messages import refused
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 FIGURE_1 = np.array(
@@ -325,7 +326,7 @@ def test_charged_run_of_version_1_is_measured_by_its_own_plan(tmp_path, monkeypa
     assert written["privacy"]
     with monkeypatch.context() as patch:
         patch.setattr(planner, "MECHANISM", replace(planner.MECHANISM, resumes=frozenset()))
-        with pytest.raises(dp.JobError, match="version 1 of eigen-design"):
+        with refused(dp.JobError):
             dp.run(job, run)
     release = dp.run(job, run)
     assert (run / "plan" / "plan.json").read_bytes() == plan

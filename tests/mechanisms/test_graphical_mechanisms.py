@@ -27,6 +27,7 @@ from dpscale.reconstruction.junction_tree import model_cells
 from tests.audit.composition import audit_run
 from tests.audit.small import write
 from tests.measurement.small import with_states
+from tests.messages import refused
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5, "e": 3}
 MODULES = {"mst": mst, "aim-pgm": aim_pgm}
@@ -154,7 +155,7 @@ def test_error_decreases_with_budget(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_pure_privacy_is_refused(name):
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=2)
-    with pytest.raises(dp.JobError, match=r"privacy: epsilon alone .* adaptive mechanism; .* add delta"):
+    with refused(dp.JobError):
         MODULES[name].plan(PlanningProblem(workload, Budget(LAPLACE, 1.0)), MODULES[name].Options())
 
 
@@ -216,9 +217,7 @@ def planted(request, monkeypatch):
     indirect=True,
 )
 def test_planted_selection_cost_is_detected(tmp_path, planted):
-    with pytest.raises(
-        BudgetError, match=r"states a lower cost than its selections have|measure more than was charged"
-    ):
+    with refused(BudgetError):
         dp.run(write(tmp_path, mechanism={"name": "planted"}, privacy=RHO), tmp_path / "run")
     if list((tmp_path / "run" / "measurements").glob("round-*.json")):  # rounds that were paid for were made
         audit = audit_run(tmp_path / "run", tmp_path / "ledger.sqlite")
@@ -228,7 +227,7 @@ def test_planted_selection_cost_is_detected(tmp_path, planted):
 @pytest.mark.parametrize("planted", [(name, with_ignored_contribution_bound) for name in MODULES], indirect=True)
 def test_planted_contribution_bound_is_detected(tmp_path, planted):
     data = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 4}
-    with pytest.raises(BudgetError, match="measure more than was charged"):
+    with refused(BudgetError):
         dp.run(write(tmp_path, mechanism={"name": "planted"}, privacy=RHO, data=data), tmp_path / "run")
     assert not list((tmp_path / "run" / "measurements").glob("*.parquet"))
 

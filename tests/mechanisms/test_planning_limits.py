@@ -23,6 +23,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.runs.opening import read_job
 from dpscale.runs.stages.plan import make_plan
 from dpscale.workload import Workload, workload as workloads
+from tests.messages import refused
 
 WIDE = Domain({f"a{number}": 2 for number in range(40)})
 
@@ -41,7 +42,7 @@ def read_toml(path):
     return tomllib.loads(path.read_text())
 
 
-def refused(folder, *command):
+def refusal_of(folder, *command):
     """Return the sentence of a command that is refused and leaves nothing behind."""
     before = {path.name for path in folder.iterdir()}
     result = CliRunner().invoke(main, list(map(str, command)))
@@ -55,17 +56,17 @@ def test_sets_are_counted_before_they_are_listed(monkeypatch):
         raise AssertionError("listed")
 
     monkeypatch.setattr(workloads, "combinations", list_none)
-    with pytest.raises(JobError, match=r"20 with 137,846,528,820 sets; .* engine\.max_sets"):
+    with refused(JobError):
         Workload(WIDE).add("marginal", degree=20)
 
 
 def test_many_sets_of_a_job_are_refused(tmp_path):
     job = write_job(tmp_path, [{"family": "marginal", "degree": 12}], 40)
     for command in (("plan", job), ("run", job, "--run-dir", tmp_path / "run")):
-        assert "engine.max_sets" in refused(tmp_path, *command)
+        assert "engine.max_sets" in refusal_of(tmp_path, *command)
     large = [{"family": "marginal", "attributes": [[f"a{one}" for one in range(23)]]}]
     job = write_job(tmp_path, large, 40)
-    assert "1 set with 8,388,608 subsets" in refused(tmp_path, "plan", job)
+    assert "1 set with 8,388,608 subsets" in refusal_of(tmp_path, "plan", job)
     assert (
         len(read_job(job).table.build_workload(read_job(job).table.read_domain()).sets) == 1
     )  # a finished run is opened
@@ -109,7 +110,7 @@ def test_a_limit_can_be_raised_after_a_search_was_charged(tmp_path, name):
     content = read_toml(job) | {"privacy": {"epsilon": 8.0, "delta": 1e-6}}
     low, high = {"max_cells": (1000, 100_000), "memory": ("20KB", "1GiB")}[name]
     job.write_text(tomli_w.dumps(content | {"engine": {name: low, "scheduler": "synchronous"}}))
-    with pytest.raises(DpscaleError, match=rf"engine\.{name}"):
+    with refused(DpscaleError):
         dp.run(job, tmp_path / "run")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         assert len(next(iter(ledger.summary()["datasets"].values()))["releases"]) == 1  # the search
@@ -133,7 +134,7 @@ def test_a_limit_of_several_tables_can_be_raised_after_a_search_was_charged(tmp_
     public = {"path": "public.csv", "domain": "public.toml", "public": True}
     content = {"tables": {"x": private, "y": public}, "privacy": {"epsilon": 8.0, "delta": 1e-6, "dataset": "two"}}
     job.write_text(tomli_w.dumps(content | {"engine": {"max_cells": 1000, "scheduler": "synchronous"}}))
-    with pytest.raises(DpscaleError, match=r"engine\.max_cells"):
+    with refused(DpscaleError):
         dp.run(job, tmp_path / "run")
     job.write_text(tomli_w.dumps(content | {"engine": {"max_cells": 100_000, "scheduler": "synchronous"}}))
     assert dp.run(job, tmp_path / "run").tables["x"].total().estimate > 0
@@ -157,14 +158,14 @@ def test_a_setting_admits_as_many_sets(tmp_path):
         if admitted:
             assert len(plan_of(job).counted_sets) == 15
         else:
-            with pytest.raises(JobError, match="22 subsets"):
+            with refused(JobError):
                 plan_of(job)
 
 
 def test_cells_are_limited(tmp_path):
     parts = [{"family": "marginal", "degree": 2}]
     job = write_job(tmp_path, parts, engine={"max_cells": 134})
-    assert "135 cells in 15 sets" in refused(tmp_path, "run", job, "--run-dir", tmp_path / "run")
+    assert "135 cells in 15 sets" in refusal_of(tmp_path, "run", job, "--run-dir", tmp_path / "run")
     job = write_job(tmp_path, parts, engine={"max_cells": 135})
     assert CliRunner().invoke(main, ["plan", str(job)]).exit_code == 0
 
@@ -172,14 +173,14 @@ def test_cells_are_limited(tmp_path):
 def test_answers_beyond_the_memory_are_refused(tmp_path):
     parts = [{"family": "marginal", "degree": 6}]
     job = write_job(tmp_path, parts, 6, 7, engine={"memory": "20MB"})
-    assert "a0, a1, a2, a3, a4, a5 (answers) needs" in refused(tmp_path, "run", job, "--run-dir", tmp_path / "run")
+    assert "a0, a1, a2, a3, a4, a5 (answers) needs" in refusal_of(tmp_path, "run", job, "--run-dir", tmp_path / "run")
 
 
 def test_predicted_time_is_compared_with_the_setting(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSCALE_STORE", "off")
     parts, named = [{"family": "range", "attributes": [["a0"]]}], {"name": "eigen-design"}
     job = write_job(tmp_path, parts, 1, 1500, mechanism=named, engine={"planning_seconds": 20})
-    sentence = refused(tmp_path, "run", job, "--run-dir", tmp_path / "run")
+    sentence = refusal_of(tmp_path, "run", job, "--run-dir", tmp_path / "run")
     assert "engine.planning_seconds: 20, and eigen-design needs about 50 s for this workload" in sentence
     job = write_job(tmp_path, parts, 1, 1500, mechanism=named, engine={"planning_seconds": 60})
     monkeypatch.setattr("dpscale.runs.stages.plan.plan_problem", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -194,7 +195,7 @@ def test_predicted_time_is_compared_with_the_setting(tmp_path, monkeypatch):
 def test_planning_stops_when_its_time_is_over(name, monkeypatch):
     monkeypatch.setenv("DPSCALE_STORE", "off")
     workload = Workload(Domain({f"a{number}": 6 for number in range(6)})).add("range", degree=3)
-    with planning_within(1e-9), pytest.raises(PlanningTimeError, match=r"engine\.planning_seconds"):
+    with planning_within(1e-9), refused(PlanningTimeError):
         dp.plan(workload, mechanism=name)
     check_planning_time()  # there is no limit outside
     assert not issubclass(PlanningTimeError, dp.PlanError)  # which a mechanism may take for an unsupported workload
@@ -215,7 +216,7 @@ def test_tasks_carry_the_limit_along():
 
 def test_no_task_begins_after_the_end():
     begun = []
-    with pytest.raises(PlanningTimeError, match="60, and planning is not over"):
+    with refused(PlanningTimeError):
         LimitedTask(begun.append, 60.0, time.time() - 1)(0)
     assert not begun
 
@@ -239,5 +240,5 @@ def test_plan_states_time_and_memory(tmp_path):
 @pytest.mark.parametrize("key", ["max_sets", "max_cells", "planning_seconds"])
 def test_wrong_limits_are_refused(tmp_path, key):
     job = write_job(tmp_path, [{"family": "marginal", "degree": 1}], engine={key: 0})
-    with pytest.raises(DpscaleError, match=rf"engine\.{key}: 0"):
+    with refused(DpscaleError):
         read_job(job)

@@ -25,6 +25,7 @@ from dpscale.workload.residual import every_cell, residual_of
 from tests.audit.composition import audit_run
 from tests.audit.small import write
 from tests.measurement.small import NAMES, SIZES, TRIPLES, make_counter, make_records, mean_error, with_states
+from tests.messages import refused
 
 COUNTS = make_counter(make_records())
 RHO = {"rho": 0.5, "dataset": "small"}
@@ -158,11 +159,9 @@ def test_plan_file_states_option_only_if_it_is_not_the_default(tmp_path):
 
 
 def test_other_option_together_with_published_is_refused():
-    with pytest.raises(
-        dp.JobError, match=r"^mechanism\.degree: given together with published = true; .* leave it out\n"
-    ):
+    with refused(dp.JobError):
         checked(aim_pgm.Options, {"published": True, "degree": 2}, "mechanism", "aim-pgm")
-    with pytest.raises(dp.JobError, match=r"^mechanism\.published: "):
+    with refused(dp.JobError):
         checked(aim_pgm.Options, {"published": "yes"}, "mechanism", "aim-pgm")
 
 
@@ -189,7 +188,7 @@ def planted(monkeypatch):
 
 @pytest.mark.usefixtures("planted")
 def test_planted_noise_of_residuals_is_detected(tmp_path):
-    with pytest.raises(BudgetError, match="measure more than was charged"):
+    with refused(BudgetError):
         dp.run(write(tmp_path, mechanism={"name": "planted-cells"}, privacy=RHO), tmp_path / "run")
     audit = audit_run(tmp_path / "run", tmp_path / "ledger.sqlite")  # earlier rounds are within the charge
     assert audit.drawn <= audit.paid

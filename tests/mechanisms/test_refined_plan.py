@@ -12,6 +12,7 @@ from dpscale.mechanisms.matrix_mechanism import EarlierBlocks, FixedPlan, check_
 from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence
+from tests.messages import refused
 
 DOMAIN = dp.Domain({"a": 5, "b": 3, "c": 7, "d": 2})
 MECHANISMS = ["residual-planner", "weighted-residuals", "query-smasher"]
@@ -109,17 +110,17 @@ def test_prefix_queries_of_more_sets_are_completed():
 
 def test_strategies_that_differ_are_refused():
     marginal, prefix = (dp.plan(of_degree(2, family), "query-smasher") for family in ("marginal", "prefix"))
-    with pytest.raises(dp.PlanError, match="with a strategy other than that of the run that it refines"):
+    with refused(dp.PlanError):
         check_poolable(marginal.blocks, prefix.blocks)
     whole = dp.plan(of_degree(2), "identity")
-    with pytest.raises(dp.PlanError, match="measures several residuals together"):
+    with refused(dp.PlanError):
         check_poolable(whole.blocks, marginal.blocks)
     weighted = dp.plan(of_degree(2, "range"), "weighted-residuals")
     if weighted.accuracy.weights:
-        with pytest.raises(dp.PlanError, match=r"with (axis weights|a strategy) other than"):
+        with refused(dp.PlanError):
             check_poolable(dp.plan(of_degree(2, "range"), "query-smasher").blocks, weighted.blocks)
     laplace = dp.plan(of_degree(2), "residual-planner", noise="laplace")
-    with pytest.raises(dp.PlanError, match="Laplace"):
+    with refused(dp.PlanError):
         check_poolable(laplace.blocks, laplace.blocks)
 
 

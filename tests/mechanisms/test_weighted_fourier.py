@@ -10,6 +10,7 @@ from dpscale.mechanisms.weighted_fourier import solve_circulant
 from dpscale.workload import FAMILIES, axis_of, decompose, factors, families, family, subworkloads
 from tests.answered import answers_to, index_of
 from tests.hierarchies.small import check_evidence
+from tests.messages import refused
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 15])
@@ -145,13 +146,13 @@ def test_chunks_of_queries_give_the_plan_of_an_array(monkeypatch):
         for names in part.sets:
             variances = found.accuracy.part_variances(part, names)
             np.testing.assert_allclose(variances, known.accuracy.part_variances(part, names), rtol=1e-6)
-    with pytest.raises(PlanError, match=r"affine over 180 cells.*use weighted-fourier"):
+    with refused(PlanError):
         plan(workload, "query-smasher")
 
 
 def test_joint_queries_on_too_many_cells_are_refused():
     workload = workload_of((1200, 1100), [("affine", 2)])
-    with pytest.raises(PlanError, match=r"affine over 1320000 cells.*1,073,741,824 entries of all queries"):
+    with refused(PlanError):
         plan(workload, "weighted-fourier")
 
 
@@ -184,7 +185,7 @@ def job_on(folder, frame, sizes, **changes):
 def test_graphical_model_of_too_large_a_matrix_is_refused_before_the_charge(tmp_path):
     frame = pd.DataFrame({"person": np.arange(50), "x": np.arange(50), "y": np.arange(50)})
     path = job_on(tmp_path, frame, (150, 80), reconstruct={"method": "graphical"})
-    with pytest.raises(PlanError, match="12000 cells, as a matrix"):
+    with refused(PlanError):
         run(path, tmp_path / "run")
     assert not list((tmp_path / "run").glob("measurements/*"))
 
@@ -235,13 +236,13 @@ def test_one_large_residual_in_the_fourier_basis_beside_optimal_ones():
     fourier = plan(workload, "weighted-fourier")
     mixed = plan(workload, "query-smasher", fourier=[["x0", "x1"]])
     assert mixed.error < 0.9 * fourier.error
-    with pytest.raises(PlanError, match="12000 cells that are no products"):
+    with refused(PlanError):
         plan(workload, "query-smasher", fourier=[["x0"]])
 
 
 @pytest.mark.parametrize("names", [["x0", "x1"], []])
 def test_set_without_residual_is_refused(names):
-    with pytest.raises(PlanError, match=r"mechanism\.fourier: the set"):
+    with refused(PlanError):
         plan(workload_of((4, 5), [("prefix", 1)]), "query-smasher", fourier=[names])
 
 

@@ -23,6 +23,7 @@ from dpscale.plans.plan import content_of, read_plan, write_plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload import FAMILIES
 from dpscale.workload.residual import centred, nearest_centred, profile_of, whole_weights
+from tests.messages import refused
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 from tests.runs.small import write_job
 from tests.runs.test_run import encoded_table
@@ -295,9 +296,9 @@ def test_unsplit_affine_answers_queries_but_no_marginal():
     made = plan(Workload(make_domain(5, 4)).add("affine", degree=2), OURS)
     level = np.add.outer(np.arange(5), np.arange(4))
     assert made.variance(("x0", "x1"), (level <= 3).astype(float)) < 10
-    with pytest.raises(PlanError, match="was not measured"):
+    with refused(PlanError):
         made.variance(("x0", "x1"), np.eye(20)[3].reshape(5, 4))
-    with pytest.raises(PlanError, match="was not measured"):
+    with refused(PlanError):
         LeastSquaresEstimates(made, [1.0], lambda i: np.zeros(made.blocks[i].rows)).marginal(("x0",))
 
 

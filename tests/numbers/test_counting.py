@@ -11,6 +11,7 @@ from dpscale.counting import cover as covers, cover as program
 from dpscale.counting.count import Packing
 from dpscale.counting.cover import Program, plan_cover
 from dpscale.domain import Domain
+from tests.messages import refused
 from tests.numbers.small import NUMBERS, exact_sums, make_domain, make_frame, make_table
 
 SETS = [("a", "pay"), ("a", "b", "pay"), ("pay",), ("b", "wait"), ("a", "b", "wait"), ("wait",), ("a", "b"), ()]
@@ -154,5 +155,5 @@ def test_several_numbers_of_many_steps_are_refused(tmp_path):
     numbers = {name: {"low": 0, "high": 1_000_000} for name in ("v", "w")}
     domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 2}}, "numbers": numbers})
     table = make_table(tmp_path / "data", pd.DataFrame({"a": [0], "v": [1], "w": [2]}), domain, files=1)
-    with pytest.raises(dp.DomainError, match="v, w in one table, with 1,000,000,000,000 parts"):
+    with refused(dp.DomainError):
         dp.count_marginals(table, [("v", "w")])

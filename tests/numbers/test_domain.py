@@ -11,6 +11,7 @@ from dpscale.base.errors import DomainError, JobError, RefusedValue
 from dpscale.domain import Domain, Number
 from dpscale.records.encode import encode
 from dpscale.workload import Workload
+from tests.messages import refused
 from tests.numbers.small import make_domain
 
 
@@ -28,9 +29,9 @@ def test_nulls_are_skipped_or_zero(nulls, code):
 
 def test_nulls_and_values_outside_are_refused_on_request():
     number = make_domain({"x": {"low": 0, "high": 2, "outside": "reject"}})["x"]
-    with pytest.raises(RefusedValue, match=r'outside the domain.*"clip" or "drop" for numbers.x'):
+    with refused(RefusedValue):
         encode(number, pa.array([1, 3]))
-    with pytest.raises(RefusedValue, match=r'a null.*"skip", "zero" or "drop" for numbers.x'):
+    with refused(RefusedValue):
         encode(number, pa.array([1, None]))
 
 
@@ -82,14 +83,14 @@ def test_wrong_tables_are_refused(table, message):
 
 
 def test_name_of_the_denominator_of_ratios_is_refused():
-    with pytest.raises(DomainError, match=r"numbers\.records: the name 'records'"):
+    with refused(DomainError):
         make_domain({"records": {"low": 0, "high": 1}})
 
 
 def test_sum_of_a_range_far_from_zero_is_refused():
     """It is the number of records, times a constant; the mean is not."""
     workload = Workload(make_domain({"x": {"low": 10**9, "high": 10**9 + 10}}))
-    with pytest.raises(JobError, match=r"whose range 1e\+09 … 1e\+09 is far from 0"):
+    with refused(JobError):
         workload.add("sum", degree=1, of="x")
     assert workload.add("mean", degree=1, of="x").query_count == 7
 
@@ -97,11 +98,11 @@ def test_sum_of_a_range_far_from_zero_is_refused():
 def test_number_is_no_attribute_of_counts():
     workload = Workload(make_domain())
     assert workload.add("marginal", degree=2).sets == (("a", "b"),)
-    with pytest.raises(JobError, match=r'the number .pay.; expected attributes; ask for its sums: family = "sum"'):
+    with refused(JobError):
         workload.add("marginal", attributes=[["a", "pay"]])
-    with pytest.raises(JobError, match=r"workload.of: .a., which is no number of the domain; expected pay, wait"):
+    with refused(JobError):
         workload.add("sum", degree=1, of="a")
-    with pytest.raises(JobError, match=r"workload\.of: missing"):
+    with refused(JobError):
         workload.add("mean", degree=1)
-    with pytest.raises(JobError, match=r"predicates\.pay"):
+    with refused(JobError):
         workload.add_product({"a": "prefix", "pay": "prefix"})

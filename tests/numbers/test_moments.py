@@ -13,6 +13,7 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import plan_draws
 from dpscale.workload import Workload
+from tests.messages import refused
 from tests.numbers.test_sensitivity import record_marginals, spent
 
 SPEC = {"attributes": {"g": {"kind": "categories", "values": ["a", "b"]}},
@@ -41,16 +42,16 @@ def test_members_are_variances_and_products_of_pairs():
     assert workload.parts[3].sets == (("g", "pay", "age"), ("pay", "age"))
 
 
-@pytest.mark.parametrize(("of", "says"), [(("pay",), "two numbers or more"), (("pay", "pay"), "two numbers or more"),
-                                          (("pay", "g"), "no number of the domain")])  # fmt: skip
-def test_wrong_numbers_are_refused(of, says):
-    with pytest.raises(JobError, match=says):
+@pytest.mark.parametrize("of", [("pay",), ("pay", "pay"),
+                                          ("pay", "g")])  # fmt: skip
+def test_wrong_numbers_are_refused(of):
+    with refused(JobError):
         Workload(Domain.from_dict(SPEC)).add("moments", degree=0, of=of)
 
 
 @pytest.mark.parametrize("squares", [False, True])
 def test_unknown_queries_on_attributes_are_refused(squares):
-    with pytest.raises(JobError, match=r"workload\.queries: 'bogus'"):
+    with refused(JobError):
         Workload(Domain.from_dict(SPEC)).add("moments", degree=1, of=("pay", "age"), queries="bogus", squares=squares)
 
 
@@ -111,7 +112,7 @@ def test_products_by_group_are_those_of_the_records(release):
 @pytest.mark.parametrize("formula", ["pay ~ age + wait + C(g)", "pay ~ age*g", "pay ~ wait + age:wait"])
 def test_regression_of_numbers_covers_the_coefficients_of_the_records(release, formula):
     if formula.endswith("age:wait"):
-        with pytest.raises(PlanError, match="not measured"):
+        with refused(PlanError):
             release.regression(formula)
         return
     wanted, found = smf.ols(formula, make_frame()).fit(), release.regression(formula)
@@ -122,5 +123,5 @@ def test_regression_of_numbers_covers_the_coefficients_of_the_records(release, f
 
 
 def test_numbers_have_no_logistic_regression(release):
-    with pytest.raises(JobError, match="attributes with cells"):
+    with refused(JobError):
         release.regression("g == 'a' ~ age", family="logistic")

@@ -12,6 +12,7 @@ from dpscale.base.errors import PlanError
 from dpscale.domain import Domain
 from dpscale.workload import Workload
 from dpscale.workload.sums import centred_rows, sum_queries
+from tests.messages import refused
 from tests.numbers.small import make_domain
 
 MECHANISMS = ("weighted-residuals", "query-smasher", "residual-planner", "residual-planner-plus", "weighted-fourier",
@@ -117,9 +118,9 @@ def test_weights_refer_to_half_the_range():
 def test_sum_that_was_not_measured_is_refused():
     domain = make_domain()
     plan = dp.plan(Workload(domain).add("sum", degree=1, of="pay"))
-    with pytest.raises(PlanError, match=r"outside|not"):
+    with refused(PlanError):
         plan.variance(("a", "b", "pay"), np.multiply.outer(np.eye(12)[0].reshape(4, 3), domain["pay"].cell_values))
-    with pytest.raises(PlanError, match=r"outside|not"):
+    with refused(PlanError):
         plan.variance(("wait",), domain["wait"].cell_values)
 
 
@@ -138,7 +139,7 @@ def test_numbers_of_many_steps_are_not_multiplied():
     numbers = {name: {"low": 0, "high": 1_000_000} for name in ("v", "w")}
     domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 3}}, "numbers": numbers})
     workload = Workload(domain).add("sum", degree=1, of="v").add("mean", degree=1, of="w")
-    with pytest.raises(PlanError, match=r"numbers: one measurement of v, w with 1,000,000,000,000 parts"):
+    with refused(PlanError):
         dp.plan(workload, "eigen-design")
     for mechanism in ("weighted-residuals", "hdmm", "auto"):
         plan = dp.plan(workload, mechanism)

@@ -12,6 +12,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.runs.stages import synthesize
 from dpscale.synthesis import draw
+from tests.messages import refused
 from tests.numbers.small import NUMBERS, make_domain, write_job
 from tests.real_data import DATA, needs_real_data
 from tests.selection import mostly_slow
@@ -148,7 +149,7 @@ def test_columns_of_one_input_column_have_one_value(tmp_path):
 
 def test_rows_of_a_total_alone_are_refused(tmp_path):
     job = write_job(tmp_path, [{"family": "sum", "of": "pay", "attributes": [[]]}], synthesize={})
-    with pytest.raises(dp.PlanError, match="at least one attribute in the workload"):
+    with refused(dp.PlanError):
         dp.run(job, run_dir=tmp_path / "run")
 
 

@@ -14,6 +14,7 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import DomainError, JobError, PlanError
 from tests.audit.small import measurements
+from tests.messages import refused
 from tests.numbers.small import NUMBERS, exact_sums, make_domain, make_frame, rounded, write_job
 from tests.selection import mostly_slow
 
@@ -166,14 +167,13 @@ def test_wrong_columns_are_refused_before_spending(tmp_path):
     workload = [{"family": "sum", "of": "pay", "degree": 1}]
     job = write_job(tmp_path, workload)
     frame = make_frame()
-    for number, (column, message) in enumerate([
-        (frame.assign(pay="much"), "a text that is no number"), (frame.drop(columns="pay"), "no column 'pay'"),
-        (frame.assign(pay=np.where(frame.a == 0, np.nan, frame.pay)), "a null"),
-    ]):  # fmt: skip
+    texts, absent = frame.assign(pay="much"), frame.drop(columns="pay")
+    nulls = frame.assign(pay=np.where(frame.a == 0, np.nan, frame.pay))
+    for number, column in enumerate((texts, absent, nulls)):
         for path in (tmp_path / "data").glob("*.parquet"):
             path.unlink()
         column.to_parquet(tmp_path / f"data/{number}.parquet")
-        with pytest.raises(dp.DataError, match=message):
+        with refused(dp.DataError):
             dp.run(job, run_dir=tmp_path / f"run{number}")
 
 
@@ -181,17 +181,17 @@ def test_too_fine_steps_of_variances_are_refused(tmp_path):
     domain = make_domain({"pay": {"low": 0, "high": 1_000_000}})
     job = write_job(tmp_path, [{"family": "variance", "of": "pay", "degree": 1}])
     (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain.to_dict()))
-    with pytest.raises(DomainError, match="46,340 for variances; use a larger step"):
+    with refused(DomainError):
         dp.run(job, run_dir=tmp_path / "run")
 
 
 def test_statistics_that_were_not_measured_are_refused(release):
     for statistic in (lambda: release.mean("wait", by="a"), lambda: release.std("wait")):
-        with pytest.raises(PlanError, match=r"sums or means of the workload|variances of the workload"):
+        with refused(PlanError):
             statistic()
-    with pytest.raises(JobError, match="no number of the domain"):
+    with refused(JobError):
         release.sum("nothing")
-    with pytest.raises(JobError, match="twice"):
+    with refused(JobError):
         release.ratio("pay", "pay")
 
 
@@ -219,7 +219,7 @@ def test_sets_of_weight_zero_are_not_answered(tmp_path):
     assert "sum of pay by a" in page
     assert "sum of pay by b" not in page
     assert "mean of pay" not in page.partition('id="numbers"')[2].partition("<h2")[0]
-    with pytest.raises(JobError, match="a family of the workload"):
+    with refused(JobError):
         one.table(["a"], family="mean-pay")
     for statistic in (lambda: one.sum("pay", by="b"), lambda: one.table(["b"], family="sum-pay")):
         with pytest.raises((JobError, PlanError)):

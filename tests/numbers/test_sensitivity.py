@@ -14,6 +14,7 @@ from dpscale.measurement.measurement import block_product, measure_block, projec
 from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy.draws import SMOOTHING, LaplaceDraw
 from dpscale.workload import Workload
+from tests.messages import refused
 from tests.selection import mostly_slow
 
 MECHANISMS = ("weighted-residuals", "query-smasher", "residual-planner", "identity", "hdmm", "eigen-design",
@@ -124,5 +125,5 @@ def test_noise_for_other_denominators_is_refused():
         if "v" in block.attributes:
             assert draws[index].multiplier % 7 == 0
             other = replace(draws[index], multiplier=draws[index].multiplier + 1)
-            with pytest.raises(JobError, match=r"noise of .* that is not for its numbers"):
+            with refused(JobError):
                 measure_block(block, other, record["a", "v"], bytes(32), {})

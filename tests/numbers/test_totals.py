@@ -29,6 +29,7 @@ from dpscale.plans.measurement_plan import plan_draws
 from dpscale.records.where import ClippedRows, RowMask
 from dpscale.workload import Workload
 from tests.audit.small import measurements
+from tests.messages import refused
 from tests.numbers.small import write_job
 from tests.numbers.test_sensitivity import record_marginals, spent
 from tests.selection import mostly_slow
@@ -205,9 +206,9 @@ def test_measurements_of_cells_exceed_the_cost(monkeypatch):
 
 def test_mechanisms_that_mix_sums_and_counts_are_refused():
     domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 2}}, "numbers": {"v": TOTAL, "w": TOTAL}})
-    with pytest.raises(PlanError, match=r"numbers.v.per_unit: one measurement of sums and counts together"):
+    with refused(PlanError):
         dp.plan(Workload(domain).add("sum", degree=1, of="v"), "identity")
-    with pytest.raises(PlanError, match=r"numbers: one measurement of v and w"):
+    with refused(PlanError):
         dp.plan(Workload(domain).add_product({"v": "sum", "w": "sum"}))
 
 
@@ -241,7 +242,7 @@ def test_parts_of_products_with_totals_are_limited():
         if fits:
             dp.plan(workload)
         else:
-            with pytest.raises(PlanError, match=r"numbers: one measurement of v, w with .* parts of a record"):
+            with refused(PlanError):
                 dp.plan(workload)
 
 
@@ -254,7 +255,7 @@ def test_changed_values_show_no_size_and_fit_the_memory(tmp_path):
     messages = set()
     for rows in (880, 900):
         job = write(tmp_path, frame=make_frame().iloc[:rows], engine={"seed": 5, "memory": "40 KiB"})
-        with pytest.raises(PlanError, match=r"engine.memory: 40 KiB, too little") as met:
+        with refused(PlanError) as met:
             dp.run(job, run_dir=tmp_path / f"run{rows}")
         messages.add(str(met.value))
     assert len(messages) == 1  # the number of rows is private
@@ -334,29 +335,29 @@ def test_evidence_finds_totals_that_are_not_bounded(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("number", "message"), [
-    ({"high": 9, "per_unit": "rows"}, r"numbers.pay.per_unit: 'rows' is not possible|per_unit"),
-    ({"low": 0, "high": 9, "per_unit": "total"}, "numbers.pay.low: 0"),
-    ({"high": "private", "low": "private", "per_unit": "total"}, "numbers.pay.high"),
-    ({"high": 9, "per_unit": "total", "nulls": "skip"}, "numbers.pay.nulls"),
-    ({"high": 9, "per_unit": "total", "squares": True}, "numbers.pay.squares"),
-    ({"low": 0, "high": 9, "rows_per_unit": 2}, "numbers.pay.rows_per_unit"),
-    ({"high": 9, "per_unit": "total", "rows_per_unit": 0}, "numbers.pay.rows_per_unit: 0"),
-    ({"high": 1 << 31, "per_unit": "total"}, "numbers.pay.step"),
-    ({"per_unit": "total"}, "numbers.pay.high: missing"),
+@pytest.mark.parametrize("number", [
+    {"high": 9, "per_unit": "rows"},
+    {"low": 0, "high": 9, "per_unit": "total"},
+    {"high": "private", "low": "private", "per_unit": "total"},
+    {"high": 9, "per_unit": "total", "nulls": "skip"},
+    {"high": 9, "per_unit": "total", "squares": True},
+    {"low": 0, "high": 9, "rows_per_unit": 2},
+    {"high": 9, "per_unit": "total", "rows_per_unit": 0},
+    {"high": 1 << 31, "per_unit": "total"},
+    {"per_unit": "total"},
 ])  # fmt: skip
-def test_wrong_domains_are_refused(number, message):
-    with pytest.raises(DomainError, match=message):
+def test_wrong_domains_are_refused(number):
+    with refused(DomainError):
         Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 2}}, "numbers": {"pay": number}})
 
 
 def test_wrong_jobs_are_refused(tmp_path):
-    with pytest.raises(JobError, match=r"numbers.pay.per_unit: 'total', but the unit is a row"):
+    with refused(JobError):
         dp.run(write(tmp_path, data={"path": "data", "domain": "domain.toml"}), run_dir=tmp_path / "run")
     workload = [{"family": "variance", "of": "pay", "degree": 1}]
-    with pytest.raises(DomainError, match=r"numbers.pay.squares"):
+    with refused(DomainError):
         dp.run(write(tmp_path, workload=workload), run_dir=tmp_path / "run")
-    with pytest.raises(DomainError, match=r"numbers.pay.step"):
+    with refused(DomainError):
         dp.run(write(tmp_path, {**TOTAL, "high": 1 << 29}), run_dir=tmp_path / "run")
 
 

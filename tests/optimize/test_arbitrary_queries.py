@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dpscale as dp
+from tests.messages import refused
 from tests.oracles import explicit_strategy
 
 
@@ -50,12 +51,10 @@ def test_circulant_strategies_of_arbitrary_queries_are_accurate():
     assert dp.plan(workload, "weighted-fourier").rmse() < 5 * dp.plan(workload, "query-smasher").rmse()
 
 
-@pytest.mark.parametrize(
-    ("way", "takes"), [(None, "products, or at most 1,024 cells"), ("union", "products for union")]
-)
-def test_hdmm_refuses_joint_families_with_a_mechanism_that_plans_them(way, takes):
+@pytest.mark.parametrize("way", [None, "union"])
+def test_hdmm_refuses_joint_families_with_a_mechanism_that_plans_them(way):
     workload = dp.Workload(dp.Domain({"a": 60, "b": 60})).add("affine", degree=2)
-    with pytest.raises(dp.PlanError, match=rf"affine over a, b, which is no product.*{takes}") as caught:
+    with refused(dp.PlanError) as caught:
         dp.plan(workload, "hdmm", way=way)
     assert 'set way = "explicit", or use weighted-residuals' in str(caught.value)
     assert dp.plan(workload, "weighted-residuals").error > 0

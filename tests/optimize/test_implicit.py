@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 from dpscale import Domain, Workload
 from dpscale.base.errors import PlanError
 from dpscale.optimize.implicit_workload import explicit_gram, implicit
+from tests.messages import refused
 
 DOMAIN = Domain({"a": 3, "unasked": 7, "b": 4, "c": 2})
 FAMILIES = ("marginal", "prefix", "range", "circular")
@@ -85,12 +86,12 @@ def test_subset_of_products_has_its_own_attributes():
 
 def test_joint_families_need_explicit_gram():
     workload = Workload(DOMAIN).add("affine", attributes=[["a", "b"]]).add("random", attributes=[["c"]])
-    with pytest.raises(PlanError, match=r"family affine over a, b.*query-smasher"):
+    with refused(PlanError):
         implicit(workload)
     names, gram = explicit_gram(workload)
     expected = query_rows(workload, names)
     np.testing.assert_allclose(gram, expected.T @ expected, atol=1e-9)
-    with pytest.raises(PlanError, match="at most 5 cells"):
+    with refused(PlanError):
         explicit_gram(workload, limit=5)
 
 

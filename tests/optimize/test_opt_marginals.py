@@ -25,6 +25,7 @@ from dpscale.optimize.opt_marginals import (
     weights_of,
 )
 from dpscale.workload.residual import kron
+from tests.messages import refused
 from tests.oracles import marginal_weights
 
 SIZES = (3, 4, 2)
@@ -182,7 +183,7 @@ def test_attribute_strategies_reduce_prefix_error():
 
 def test_more_than_fifteen_attributes_are_refused():
     union = implicit(Workload(Domain({f"x{i}": 3 for i in range(16)})).add("marginal", degree=1))
-    with pytest.raises(PlanError, match="at most 15 for OPT_M"):
+    with refused(PlanError):
         optimise_marginals(union, "gaussian")
 
 

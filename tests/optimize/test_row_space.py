@@ -14,6 +14,7 @@ from dpscale.optimize import convex
 from dpscale.optimize.convex import RowSpaceProblem
 from dpscale.optimize.lower_bounds import exact_floor
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from tests.messages import refused
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 SIZES = {"a": 5, "b": 4, "c": 6}
@@ -76,7 +77,7 @@ def test_exact_counts_are_answered_exactly_and_other_queries_are_refused(kind):
             marginal = counts.sum(axis=tuple(axis for axis, name in enumerate(SIZES) if name not in names))
             exact = part.answers(names, marginal.astype(float))
             np.testing.assert_allclose(estimates.part_answers(part, names)[0], exact, atol=1e-6)
-    with pytest.raises(PlanError, match="measured"):
+    with refused(PlanError):
         plan.variance(("a", "b"), np.random.default_rng(1).integers(0, 9, (5, 4)))
 
 

@@ -9,6 +9,7 @@ from dpscale.optimize import axis_weights
 from dpscale.optimize.lower_bounds import exact_floor, whole_bound
 from dpscale.workload import FAMILIES, PREFIX, axis_of, wide
 from dpscale.workload.residual import whole_weights
+from tests.messages import refused
 
 
 @pytest.fixture
@@ -135,10 +136,10 @@ def test_marginal_of_wide_axis_needs_no_matrix(mechanism):
 
 def test_too_wide_axes_are_refused():
     for mechanism in ("eigen-design", "baseline", "residual-planner-plus"):
-        with pytest.raises(PlanError, match=r"cells.*at most|at most .* cells"):
+        with refused(PlanError):
             plan(Workload(Domain({"a": 10**5})).add("prefix", degree=1), mechanism)
     for family, degree, cells in (("random", 1, 20_000), ("random", 2, 10**6), ("affine", 2, 3000), ("abs", 2, 10**6)):
-        with pytest.raises(PlanError, match=f"family {family} on .* cells.*coarsen"):
+        with refused(PlanError):
             plan(Workload(Domain({"a": cells, "b": cells})).add(family, degree=degree))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.base.errors import DomainError, JobError
+from tests.messages import refused
 from tests.periods.growing import MONTHS, frames, make_job, open_release, release, write
 
 KINDS = ("period", "cumulative", "window")
@@ -76,9 +77,9 @@ def test_noiseless_trends_of_counts_and_shares_are_slopes(tmp_path):
 
 def test_conclusions_over_periods_refuse_what_they_cannot_say(growing):
     opened = growing[0]
-    with pytest.raises(JobError, match="two or more different ones"):
+    with refused(JobError):
         opened.trend({"a": 1}, periods=[MONTHS[0]])
-    with pytest.raises(JobError, match="whose periods share records"):
+    with refused(JobError):
         opened.trend({"a": 1}, kind="cumulative", population=True)
-    with pytest.raises(DomainError, match="no attribute 'month'"):
+    with refused(DomainError):
         opened.difference({"a": 1, "month": MONTHS[0]}, periods=(MONTHS[0], MONTHS[1]))

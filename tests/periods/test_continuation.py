@@ -5,6 +5,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.base.errors import JobError
+from tests.messages import refused
 from tests.periods.growing import MONTHS, frames, make_job, open_release, release, write
 
 SIZES = {"a": 40, "b": 50}
@@ -60,25 +61,25 @@ def test_copied_values_outlive_the_earlier_run(first, tmp_path):
 
 
 REFUSED = {
-    "other workload": ({"workload": [{"family": "marginal", "degree": 1}]}, "another plan of one table"),
-    "no cumulative": ({"time": {"answers": ["period"], "window": None}}, "without cumulative answers"),
-    "no run": ({"time": {"after": "nothing"}}, "run directory"),
+    "other workload": {"workload": [{"family": "marginal", "degree": 1}]},
+    "no cumulative": {"time": {"answers": ["period"], "window": None}},
+    "no run": {"time": {"after": "nothing"}},
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_wrong_continuation_is_refused(first, tmp_path, case):
-    changes, message = REFUSED[case]
+    changes = REFUSED[case]
     job = second_job(first, tmp_path)
     for table, own in changes.items():
         whole = own if table == "workload" else {**job[table], **own}
         job[table] = whole if table == "workload" else {key: one for key, one in whole.items() if one is not None}
-    with pytest.raises(JobError, match=message):
+    with refused(JobError):
         dp.run(job, tmp_path / "two/run")
 
 
 def test_run_with_periods_to_come_is_refused(tmp_path):
     write(tmp_path, frames(50, MONTHS[:1], sizes=SIZES))
     run = release(make_job(tmp_path, SIZES), tmp_path / "run", MONTHS[:1])
-    with pytest.raises(JobError, match="periods to come"):
+    with refused(JobError):
         dp.run(second_job((run, frames(50, MONTHS[:4], sizes=SIZES)), tmp_path), tmp_path / "two/run")

@@ -9,6 +9,7 @@ import pytest
 from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, PlanError
 from dpscale.optimize.time_strategy import plan_time
 from dpscale.plans.time_plan import CUMULATIVE, TimePlan
+from tests.messages import refused
 from tests.periods.growing import MONTHS, frames, make_job, open_release, release, start, write
 from tests.running import end, release_next
 
@@ -61,7 +62,7 @@ def test_edited_time_plan_is_refused(tmp_path, case, charged):
 
         run_stages(run, only="plan")
     edit(run.path / "plan/time.json", **EDITS[case])
-    with pytest.raises(JobError, match=r"time\.json"):
+    with refused(JobError):
         release(job, tmp_path / "run", [MONTHS[int(charged)]])
 
 
@@ -79,7 +80,7 @@ def test_deleted_period_is_not_drawn_again(tmp_path):
     run = release(job, tmp_path / "run", MONTHS[:1])
     shutil.rmtree(run.path / "periods" / run.labels[0])
     run.update(released={}, contents={}, parts={})
-    with pytest.raises(BudgetError, match="another decision"):
+    with refused(BudgetError):
         release(job, run.path, [MONTHS[0]])
 
 
@@ -87,7 +88,7 @@ def test_period_that_was_released_may_not_be_missing_from_the_manifest(first):
     job, _ = first
     run = release(job, first[1].path, [MONTHS[1]])
     run.update(released={MONTHS[1]: run.manifest["released"][MONTHS[1]]})
-    with pytest.raises(JobError, match="lacks a released period"):
+    with refused(JobError):
         release(job, run.path, [MONTHS[2]])
 
 
@@ -99,7 +100,7 @@ def test_bad_value_is_corrected_before_the_draw(tmp_path, column, number):
     bad = months[MONTHS[number]].assign(a=99)
     write(tmp_path, months | {MONTHS[number]: bad}, column)
     job = make_job(tmp_path, privacy=PRECISE)
-    with pytest.raises(DataError, match="data column 'a'"):
+    with refused(DataError):
         release(job, tmp_path / "run", MONTHS[: number + 1])
     write(tmp_path, months, column)
     run = release(job, tmp_path / "run", MONTHS[number:3])
@@ -132,7 +133,7 @@ def test_end_of_a_period_is_refused(first):
     for path in (period, period / "cumulative"):
         from dpscale.runs.opening import open_run
 
-        with pytest.raises(JobError, match="is part of the run in"):
+        with refused(JobError):
             end(open_run(path))
 
 
@@ -140,7 +141,7 @@ def test_changes_are_accepted_later(first, tmp_path):
     job, run = first
     months = frames(60)
     write(tmp_path, {MONTHS[0]: months[MONTHS[0]].iloc[2:]})
-    with pytest.raises(DataError, match=r'set time\.changed = "accept"'):
+    with refused(DataError):
         release(job, run.path, [MONTHS[1]])
     job["time"]["changed"] = "accept"
     run = release(job, run.path, [MONTHS[1]])
@@ -158,14 +159,14 @@ def test_folder_without_a_period_is_refused(tmp_path):
 def test_weights_shrink_with_the_parts_of_numbers():
     plans = [plan_time(6, [CUMULATIVE], largest_part=1 << power) for power in (0, 10, 20)]
     assert [max(map(max, one.rows)) for one in plans] == [1 << 24, 1 << 21, 1 << 11]
-    with pytest.raises(PlanError, match="parts of a record"):
+    with refused(PlanError):
         plan_time(6, [CUMULATIVE], largest_part=1 << 25)
 
 
 def test_sums_that_could_exceed_a_word_are_refused(tmp_path, monkeypatch):
     write(tmp_path, {MONTHS[0]: pd.DataFrame({"a": [0, 1], "b": [0, 1]})})
     monkeypatch.setattr("dpscale.runs.periods.stages.MOST_SUM", 1 << 24)
-    with pytest.raises(DataError, match="64 bits"):
+    with refused(DataError):
         release(make_job(tmp_path), tmp_path / "run", MONTHS[:1])
     assert start(make_job(tmp_path), tmp_path / "run").manifest["privacy"] is None
 

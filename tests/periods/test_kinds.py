@@ -7,6 +7,7 @@ import pytest
 import dpscale as dp
 from dpscale.base.errors import DomainError
 from dpscale.domain import Domain
+from tests.messages import refused
 from tests.periods.growing import MONTHS, make_job, write
 
 PLACES = [("AT", "Graz"), ("AT", "Wien"), ("CH", "Bern"), ("CH", "Chur"), ("CH", "Genf")]
@@ -73,5 +74,5 @@ def test_domain_without_an_attribute_of_a_rule_is_refused():
     attributes = {name: {"kind": "categories", "values": ["x", "y"]} for name in "abc"}
     domain = Domain.from_dict({"attributes": attributes, "rule": [{"rule": "not (a = 'x' and b = 'y')"}]})
     assert domain.without("c").names == ("a", "b")
-    with pytest.raises(DomainError, match="a rule that contains 'a'"):
+    with refused(DomainError):
         domain.without("a")

@@ -11,6 +11,7 @@ from dpscale.plans.accuracy import IndependentResiduals, accuracy_of
 from dpscale.plans.accuracy_base import CoupledResiduals
 from dpscale.workload import ExplicitPart, JointPart
 from dpscale.workload.residual import subsets
+from tests.messages import refused
 from tests.oracles import joint_queries, kron, one_way_queries
 from tests.plans.test_coupled import PLANS as COUPLED
 
@@ -190,7 +191,7 @@ def test_plan_accuracy_is_for_planned_noise(name):
 
 def test_query_outside_span_is_refused():
     accuracy = plan(Workload(DOMAIN).add("marginal", attributes=[("a",), ("b",)])).accuracy
-    with pytest.raises(PlanError, match="a, b"):
+    with refused(PlanError):
         accuracy.spanned(("a", "b"), np.eye(3, 4))
-    with pytest.raises(PlanError, match="shape"):
+    with refused(PlanError):
         accuracy.spanned(("a", "b"), np.eye(4, 3))

@@ -14,6 +14,7 @@ from dpscale.plans.factor import joint_quadratic
 from dpscale.plans.plan import factor_fields, packed
 from dpscale.workload import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.residual import kron
+from tests.messages import refused
 
 SHAPES = [(7,), (2, 3), (5, 4), (3, 2, 4), (2, 2)]
 
@@ -124,22 +125,22 @@ def test_planted_kernels_are_refused(fault):
     factor = random_factor((5, 4))[0]
     planted = planted_kernels(factor.kernel)[fault]
     assert misshapen(factor_fields(factor) | {"packed": packed(planted)})
-    with pytest.raises(ValueError, match="circulant strategy"):
+    with refused(ValueError):
         replace(factor, kernel=planted)
 
 
 def test_kernel_that_is_not_even_is_refused():
     kernel = np.array([[0, 1, -1], [0, -1, 1]])
-    with pytest.raises(ValueError, match="not even"):
+    with refused(ValueError):
         CirculantFactor("circulant", (2, 3), kernel=kernel)
 
 
 def test_matrix_of_many_cells_is_refused():
     factor = random_factor((150, 100))[0]
     for name in ("covariance", "inverse"):
-        with pytest.raises(PlanError, match="15000 cells, as a matrix"):
+        with refused(PlanError):
             getattr(factor, name)
-    with pytest.raises(PlanError, match="15000 cells"):
+    with refused(PlanError):
         factor.explicit()
 
 
@@ -147,7 +148,7 @@ def test_eigenvalues_that_rounding_would_lose_are_refused():
     eigenvalues = np.zeros((40, 40))
     eigenvalues[1:, 1:] = 1e-13
     eigenvalues[5, 5] = eigenvalues[-5, -5] = 1.0
-    with pytest.raises(PlanError, match="loses rank"):
+    with refused(PlanError):
         rounded_kernel(eigenvalues)
 
 

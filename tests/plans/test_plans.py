@@ -12,6 +12,7 @@ from dpscale.mechanisms import MECHANISMS, mechanism, query_smasher
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import read_plan, write_plan
+from tests.messages import refused
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 
@@ -58,7 +59,7 @@ def make_plan(name: str, mechanism: str, noise: str = "gaussian"):
     """Return the plan, or None for a mechanism that must refuse the workload."""
     pure = mechanism == "eigen-design" and noise == "laplace"
     if pure or (mechanism == "baseline" and name in JOINT):
-        with pytest.raises(PlanError, match="Gaussian" if pure else "not a product of one-way families"):
+        with refused(PlanError):
             plan(make_workloads()[name], mechanism, noise=noise)
         return None
     return plan(make_workloads()[name], mechanism, noise=noise)
@@ -211,7 +212,7 @@ def test_bound_of_product_form_is_below_joint_optimum():
 def test_query_outside_span_is_refused():
     built = plan(Workload(Domain({"a": 4, "b": 5})).add("marginal", degree=1))
     assert built.variance(("a", "b"), np.ones((4, 5))) > 0  # the total lies in the span
-    with pytest.raises(PlanError, match="a, b"):
+    with refused(PlanError):
         built.variance(("a", "b"), np.eye(4, 5))
 
 
@@ -283,9 +284,9 @@ def test_zero_weight_query_does_not_replace_span(mechanism):
 def test_zero_queries_and_vanishing_weights_are_refused():
     domain, heavy, light = Domain({"a": 8}), np.zeros(8), np.zeros(8)
     heavy[:4], light[[0, 1, 2, 6]] = 900, 1
-    with pytest.raises(JobError, match="all zeros"):
+    with refused(JobError):
         plan(Workload(domain).add_queries(("a",), np.zeros((2, 8))))
-    with pytest.raises(PlanError, match="have no effect"):
+    with refused(PlanError):
         plan(Workload(domain).add_queries(("a",), np.stack([heavy, light]), [1e-30, 1.0]))
 
 

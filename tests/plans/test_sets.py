@@ -13,6 +13,7 @@ from dpscale.plans.factor import center_factor, identity_factor
 from dpscale.plans.measurement_plan import BlockRequests, draw_of, plan_draws
 from dpscale.plans.plan import is_consistent, read_plan, write_plan
 from dpscale.privacy.streams import canonical
+from tests.messages import refused
 
 NAMES = tuple("abcdefg")
 ALL = [names for k in range(5) for names in combinations(NAMES, k)]
@@ -152,12 +153,12 @@ def test_plan_round_trips_and_edited_columns_are_refused(tmp_path):
     with np.load(tmp_path / "blocks.npz") as file:
         columns = dict(file)
     np.savez(tmp_path / "blocks.npz", **(columns | {"share": columns["share"][::-1]}))
-    with pytest.raises(JobError, match=r"other blocks than its plan.json says"):
+    with refused(JobError):
         read_plan(tmp_path, workload)
     np.savez(tmp_path / "blocks.npz", **(columns | {"source": columns["source"] + 90}))
-    with pytest.raises(JobError, match="the original plan"):
+    with refused(JobError):
         read_plan(tmp_path, workload)
     (tmp_path / "blocks.npz").write_bytes(b"PK")
-    with pytest.raises(JobError, match="no complete plan"):
+    with refused(JobError):
         read_plan(tmp_path, workload)
     assert json.loads((tmp_path / "plan.json").read_text())["blocks"]["count"] == len(built.blocks)

@@ -14,6 +14,7 @@ from dpscale.optimize.long_axis import whole_bound
 from dpscale.plans.plan import factor_fields, packed
 from dpscale.plans.spectral import ordered_products, ordered_sums, spectral_factor
 from dpscale.workload import CIRCULAR, FAMILIES, MARGINAL, PREFIX, RANGE
+from tests.messages import refused
 
 SIZES = (2, 3, 7, 20, 21)
 BOTH = pytest.mark.parametrize("even", [False, True])
@@ -166,7 +167,7 @@ def test_trees_have_the_gram_matrix_of_dense_baselines(layered, dense):
 
 def test_wavelet_of_a_wide_attribute_is_refused_under_pure_noise():
     workload = dp.Workload(dp.Domain({"a": 4096})).add("range", degree=1)
-    with pytest.raises(PlanError, match="use hierarchical or hb"):
+    with refused(PlanError):
         dp.plan(workload, "baseline", strategy="wavelet", noise="laplace")
 
 
@@ -207,5 +208,5 @@ def test_wrong_integers_are_refused():
                   {"shape": (22,)}, {"coefficients": factor.coefficients * (1 << 20)}, {"weights": None},
                   {"even": True},
                   {"weights": ((1,) * 20,)}, {"weights": ((0,) * 21,)}, {"weights": ((-1, *[1] * 20),)}):  # fmt: skip
-        with pytest.raises(ValueError, match="spectral strategy"):
+        with refused(ValueError):
             replace(factor, **wrong)

@@ -20,6 +20,7 @@ from hypothesis import given, settings, strategies as st
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.privacy.accounting import GDP, PURE, Cost, Spending, delta_left, float_above, root_above
 from dpscale.privacy.conversion import delta_of_mu, epsilon_of_mu, gaussian_power, pure_power
+from tests.messages import refused
 
 Number = Fraction | mpmath.mpf
 Law = dict[object, Number]  # probability of each outcome
@@ -226,7 +227,7 @@ def test_group_of_a_sum_and_sum_of_groups_have_the_same_mu(
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "2"])
 def test_invalid_group_is_refused(size: object) -> None:
-    with pytest.raises(BudgetError, match=r"size: got .*; expected an integer >= 1"):
+    with refused(BudgetError):
         Cost(gaussian=1).for_group(size)  # type: ignore[arg-type]
 
 
@@ -282,7 +283,7 @@ def test_additive_delta_is_added_to_the_curve_and_subtracted_before_it() -> None
     assert Cost(gaussian="1/4", delta="9/10").delta_at(0.0) == 1.0
     assert Cost(pure=1, delta="1/10").delta_at(1.0) == float_above(Fraction(1, 10))
     assert Cost(gaussian=10**400, delta="1/10").delta_at(1.0) == 1.0
-    with pytest.raises(JobError, match="epsilon"):
+    with refused(JobError):
         cost.delta_at(-1.0)
 
 
@@ -291,7 +292,7 @@ def test_additive_delta_is_added_to_the_curve_and_subtracted_before_it() -> None
     (Cost(pure=1, delta="1/1000"), 1e-4), (Cost(gaussian=1, delta=1), 0.999), (Cost(delta="1/2"), 0.25),
 ])  # fmt: skip
 def test_delta_below_the_additive_one_is_refused(cost: Cost, delta: float) -> None:
-    with pytest.raises(BudgetError, match=r"delta: got .* for a cost with additive delta .*; expected a delta above"):
+    with refused(BudgetError):
         cost.epsilon(delta)
     assert cost.epsilon_or_inf(delta) == math.inf
 
@@ -344,13 +345,13 @@ def test_sums_do_not_depend_on_the_order(rows: list[tuple[str, Fraction, Fractio
     "parts", [{"delta": "11/10"}, {"delta": -1}, {"delta": "nan"}, {"gaussian": "1", "delta": None}]
 )
 def test_invalid_additive_delta_is_refused(parts: dict[str, str]) -> None:
-    with pytest.raises(BudgetError, match=r"cost\.delta: got"):
+    with refused(BudgetError):
         Cost.from_dict(parts)
 
 
 @pytest.mark.parametrize("period", [" 2026", "2026\n", "a" * 65, 2026, None])
 def test_invalid_period_is_refused(period: object) -> None:
-    with pytest.raises(BudgetError, match=r"cost\.period: got .*; expected a text of at most 64 printable characters"):
+    with refused(BudgetError):
         Cost(gaussian=1, period=period)  # type: ignore[arg-type]
 
 

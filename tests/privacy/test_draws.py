@@ -9,6 +9,7 @@ import pytest
 import dpscale
 from dpscale import PlanError
 from dpscale.privacy.draws import GaussianDraw, LaplaceDraw, cost_of, gaussian_draw, laplace_draw, restored_gaussian
+from tests.messages import refused
 
 PACKAGE = Path(dpscale.__file__).parent
 MAKERS = {"GaussianDraw", "LaplaceDraw", "SMOOTHING", "COST_UNIT"}
@@ -63,7 +64,7 @@ def test_gaussian_and_laplace_costs_add_separately():
 
 
 def test_impossible_noise_is_refused():
-    with pytest.raises(PlanError, match="measure age"):
+    with refused(PlanError):
         gaussian_draw(1, Fraction(1, 10**70), 1, "age")
-    with pytest.raises(ValueError, match="impossible"):
+    with refused(ValueError):
         restored_gaussian(1, 8, 1, 1)

@@ -32,6 +32,7 @@ from dpscale.privacy.noise import (
     tabulate,
 )
 from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
+from tests.messages import refused
 
 Law = Callable[[np.ndarray], np.ndarray]
 VARIANCES = [Fraction(1, 10), Fraction(1, 2), 1, 7, 100**2 + Fraction(1, 3), 200**2 + Fraction(1, 3), 600**2]
@@ -427,12 +428,12 @@ def test_values_equal_first_version() -> None:
 @pytest.mark.parametrize(("draw", "most"), [(discrete_gaussian, 2**100), (discrete_laplace, 2**50)])
 def test_invalid_parameters_are_refused(draw: Callable, most: int) -> None:
     for bad in (0, -1, Fraction(-1, 2), most + 1):
-        with pytest.raises(ValueError, match="expected"):
+        with refused(ValueError):
             draw(open_test_stream(), bad, 1)
     for bad in (1.0, True, "1", np.int64(1)):
-        with pytest.raises(TypeError, match="expected"):
+        with refused(TypeError):
             draw(open_test_stream(), bad, 1)
-    with pytest.raises(ValueError, match="size"):
+    with refused(ValueError):
         draw(open_test_stream(), 1, -1)
     assert draw(open_test_stream(), most, 0).shape == (0,)
     assert draw(open_test_stream(), 3, 2).dtype == np.int64

@@ -11,6 +11,7 @@ from dpscale.privacy import selection
 from dpscale.privacy.conversion import mu_of_exponential
 from dpscale.privacy.selection import Urn, _located, draw_index, epsilon_below, margin, scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
+from tests.messages import refused
 
 
 def open_test_stream(number):
@@ -158,7 +159,7 @@ def test_urn_draws_from_million_candidates_and_repr_hides_them():
     assert chisquare(*_quarter_counts(np.array(drawn) % 1000, weights)).pvalue > 1e-4
     assert repr(urn) == "Urn(hidden)"
     urn.take(range(10**6))
-    with pytest.raises(ValueError, match="no candidate remains"):
+    with refused(ValueError):
         urn.draw(open_test_stream(1))
 
 
@@ -171,7 +172,7 @@ def _quarter_counts(drawn, weights):
 def test_huge_score_gaps_and_single_candidate():
     assert draw_index(open_test_stream(1), [10**30, 0, -(10**30)], Fraction(1)) == 0
     assert draw_index(open_test_stream(1), [7], Fraction(0)) == 0
-    with pytest.raises(ValueError, match="one score"):
+    with refused(ValueError):
         draw_index(open_test_stream(1), [], Fraction(1))
 
 

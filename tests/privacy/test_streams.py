@@ -24,6 +24,7 @@ from dpscale.privacy.streams import (
     seeded_secret,
     stream_key,
 )
+from tests.messages import refused
 
 SECRET = seeded_secret(7)
 KEY = bytes(range(32))
@@ -139,11 +140,11 @@ def test_canonical_refuses_nontext_keys_and_nonmappings() -> None:
 
 
 def test_unknown_purpose_and_short_secret_are_refused() -> None:
-    with pytest.raises(ValueError, match="purpose"):
+    with refused(ValueError):
         stream_key(SECRET, "nosie", {})
-    with pytest.raises(ValueError, match="secret"):
+    with refused(ValueError):
         stream_key(SECRET[:16], "noise", {})
-    with pytest.raises(ValueError, match="key"):
+    with refused(ValueError):
         KeyedStream(b"short")
 
 
@@ -160,7 +161,7 @@ def test_stream_hides_key_and_cannot_be_copied_or_pickled(read: int) -> None:
     assert "KKK" not in repr(stream) + str(stream)
     assert b"K".hex() * 3 not in repr(stream)
     for escape in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="pickled"):
+        with refused(TypeError):
             escape(stream)
     cloudpickle = pytest.importorskip("cloudpickle")
     with pytest.raises(TypeError):

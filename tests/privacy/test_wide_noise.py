@@ -29,6 +29,7 @@ from dpscale.privacy.noise import (
     wide_laplace,
 )
 from dpscale.privacy.streams import KeyedStream
+from tests.messages import refused
 from tests.privacy.test_noise import ScriptedStream, open_test_stream
 
 VARIANCES = [2**106, 2**120, 3**80 + Fraction(1, 7), (2**92 - 5) ** 2, 2**200]
@@ -266,12 +267,12 @@ def test_values_equal_first_version() -> None:
 @pytest.mark.parametrize(("draw", "bits"), [(wide_gaussian, 200), (wide_laplace, 99)])
 def test_invalid_parameters_are_refused(draw: Callable, bits: int) -> None:
     for bad in (0, -1, Fraction(-1, 2), 2**bits + 1):
-        with pytest.raises(ValueError, match=rf"2\^{bits}"):
+        with refused(ValueError):
             draw(open_test_stream(), bad, 1)
     for bad in (1.0, True, "1"):
-        with pytest.raises(TypeError, match="expected"):
+        with refused(TypeError):
             draw(open_test_stream(), bad, 1)
-    with pytest.raises(ValueError, match="size"):
+    with refused(ValueError):
         draw(open_test_stream(), 2**90, -1)
     high, low = draw(open_test_stream(), 2**bits, 0)
     assert (high.shape, low.shape, high.dtype, low.dtype) == ((0,), (0,), np.int64, np.uint64)

@@ -8,6 +8,7 @@ from dpscale.reconstruction.graphical import check_size, read_graphical, write_g
 from dpscale.reconstruction.graphical_fit import fit
 from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, frame, write
+from tests.messages import refused
 
 GRAPHICAL = {"method": "graphical"}
 MATRIX = [
@@ -53,11 +54,10 @@ def test_prefix_strategies_are_fitted_exactly(tmp_path):
 
 def test_too_large_model_is_refused_before_reading_data(tmp_path):
     path = write(tmp_path, reconstruct=GRAPHICAL | {"most_cells": 30})
-    with pytest.raises(dp.PlanError, match=r"reconstruct.method: graphical, for sets whose cliques have 60 cells, .*"
-                       r"\(the largest: a, b, c\); expected at most 30 cells .*; leave out a, c"):  # fmt: skip
+    with refused(dp.PlanError):  # fmt: skip
         dp.run(path, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
-    with pytest.raises(dp.PlanError, match=r"leave out .*a, d.* or use maxent"):
+    with refused(dp.PlanError):
         check_size(dict.fromkeys("abcd", 10), [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d")], 500)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 import dpscale as dp
 from dpscale.reconstruction.junction_tree import GraphicalModel, junction_tree, model_cells
 from dpscale.workload.residual import Groups, every_cell
+from tests.messages import refused
 from tests.reconstruction.explicit import NAMES, SHAPES, SIZES, axes_outside
 
 GROUPS = {"a": every_cell(3), "b": every_cell(2), "c": Groups(4, (0, 1)), "d": every_cell(2), "e": Groups(3, (0, 2))}
@@ -99,9 +100,9 @@ def test_entropy_likelihood_and_conditioning_equal_joint():
     assert given_two.total == pytest.approx(model.total * sliced.sum())
     assert given_two.marginal(("a", "b", "d")) == pytest.approx(model.total * sliced)
     assert given_two.marginal(("c",)) == pytest.approx(model.total * sliced.sum() * np.eye(4)[2])
-    with pytest.raises(dp.JobError, match=r"given: c = 4; expected a cell from 0 to 3; correct it"):
+    with refused(dp.JobError):
         model.given(c=4)
-    with pytest.raises(dp.JobError, match=r"attributes: 'f'; expected a, b, c, d, e"):
+    with refused(dp.JobError):
         model.marginal(("f",))
 
 

@@ -14,6 +14,7 @@ from dpscale.runs.opening import open_part
 from dpscale.workload.residual import residual_of
 from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, answers, frame, write, write_selftest
+from tests.messages import refused
 
 LNN = {"method": "grem", "non_negative": True}
 PAIRS = list(combinations(SIZES, 2))
@@ -152,24 +153,22 @@ def test_without_the_option_grem_of_a_plan_is_least_squares(tmp_path):
     assert plain.table(("a", "b"))["std_error"].notna().all()
 
 
-@pytest.mark.parametrize(("changes", "expected"), [
-    ({"mechanism": {"name": "weighted-residuals"}, "workload": [{"family": "prefix", "degree": 2}]},
-     "reconstruct.non_negative: true for a plan of weighted-residuals with weighted means of a, .*residual-planner"),
-    ({"mechanism": {"name": "query-smasher"},
+@pytest.mark.parametrize("changes", [
+    {"mechanism": {"name": "weighted-residuals"}, "workload": [{"family": "prefix", "degree": 2}]},
+    {"mechanism": {"name": "query-smasher"},
       "workload": [{"family": "predicates", "conditions": ["a = 0 and b = 0"]}]},
-     "reconstruct.non_negative: true, but a, b is not measured completely.*add a marginal"),
-    ({"reconstruct": LNN | {"errors": "simulated"}}, "reconstruct.errors: 'simulated'; expected auto"),
-    ({"reconstruct": LNN | {"non_negativ": True}}, "reconstruct.non_negativ: .*non_negative"),
-    ({"reconstruct": {"method": "grem", "non_negative": False}}, "reconstruct.non_negative: given for least-squares"),
+    {"reconstruct": LNN | {"errors": "simulated"}},
+    {"reconstruct": LNN | {"non_negativ": True}},
+    {"reconstruct": {"method": "grem", "non_negative": False}},
 ])  # fmt: skip
-def test_refusals_are_sentences_and_spend_nothing(tmp_path, changes, expected):
-    with pytest.raises(dp.DpscaleError, match=expected):
+def test_refusals_are_sentences_and_spend_nothing(tmp_path, changes):
+    with refused(dp.DpscaleError):
         run(tmp_path, **changes)
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_marginals_beyond_the_memory_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("dpscale.reconstruction.grem.BYTES", 1 << 28)
-    with pytest.raises(dp.PlanError, match=r"marginals that need .*engine\.memory"):
+    with refused(dp.PlanError):
         run(tmp_path)
     assert not (tmp_path / "ledger.sqlite").exists()

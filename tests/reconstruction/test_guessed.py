@@ -10,6 +10,7 @@ from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.guessed import GuessedValues
 from dpscale.workload import Workload
 from tests.hierarchies.small import domain_of
+from tests.messages import refused
 
 ROWS = 5_000.0
 FLAT = dp.Domain(age=6, sex=2, code=4)
@@ -63,20 +64,20 @@ def test_merged_cells_have_the_sum_of_their_shares():
 
 
 @pytest.mark.parametrize(
-    ("rows", "shares", "says"),
-    [(0, {}, "above 0"), (10, {"sex": [1, 2, 3]}, "2 numbers"), (10, {"sex": [-1, 2]}, "at least 0"),
-     (10, {"height": [1]}, "height"), (10, {("sex", "code"): [1] * 8}, "sex, code; expected 2 x 4 numbers"),
-     (10, {("sex", "age"): np.ones((2, 6)), "age": [1] * 6}, "age twice"),
-     (10, {("sex", "sex"): np.eye(2)}, "sex twice"),
-     (10, {"sex": ["F", "M"]}, "2 numbers"), (10, {("sex", "age"): "all"}, "2 x 6 numbers")],
+    ("rows", "shares"),
+    [(0, {}), (10, {"sex": [1, 2, 3]}), (10, {"sex": [-1, 2]}),
+     (10, {"height": [1]}), (10, {("sex", "code"): [1] * 8}),
+     (10, {("sex", "age"): np.ones((2, 6)), "age": [1] * 6}),
+     (10, {("sex", "sex"): np.eye(2)}),
+     (10, {"sex": ["F", "M"]}), (10, {("sex", "age"): "all"})],
 )  # fmt: skip
-def test_wrong_guesses_are_refused(rows, shares, says):
-    with pytest.raises(DpscaleError, match=says):
+def test_wrong_guesses_are_refused(rows, shares):
+    with refused(DpscaleError):
         GuessedValues(FLAT, (), rows, shares)
 
 
 def test_joint_guesses_of_levels_are_refused():
-    with pytest.raises(DpscaleError, match="joint shares with place; expected attributes that are no numbers"):
+    with refused(DpscaleError):
         GuessedValues(TREES, (), 10, {("place", "sex"): np.ones((20, 2))})
 
 

@@ -16,6 +16,7 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.low_order import NoisyResidual, _residual, from_estimates, low_order
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks, middles
 from dpscale.workload.residual import Groups, center, coarsened, every_cell
+from tests.messages import refused
 
 SIZES = {"a": 3, "b": 4, "c": 5, "d": 2}
 NAMES = tuple(SIZES)
@@ -312,7 +313,7 @@ def test_plan_without_one_ways_is_refused():
 
     planned = plan(Workload(DOMAIN).add_queries(("a",), np.eye(6)[:2] - np.eye(6)[2:4]))
     estimates, _ = measure_counts(planned, 1.0, 0)
-    with pytest.raises(PlanError, match="1-way"):
+    with refused(PlanError):
         from_estimates(estimates)
 
 

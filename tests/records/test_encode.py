@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.encode import code_type, encode
+from tests.messages import refused
 from tests.records import naive
 from tests.strategies import columns, domains
 
@@ -105,12 +106,12 @@ def test_chunks_with_different_dictionaries():
 )
 @pytest.mark.parametrize("table", [{"kind": "coded", "size": 9}, {"kind": "categories", "values": ["a", "b"]}])
 def test_unsupported_column_type_is_refused(column, table):
-    with pytest.raises(DataError, match="data column 'x': type "):
+    with refused(DataError):
         encode(make_attribute(**table, outside="category"), column)
 
 
 def test_numbers_are_refused_for_text_categories():
-    with pytest.raises(DataError, match="type int64; expected texts"):
+    with refused(DataError):
         encode(make_attribute(kind="categories", values=["1", "2"]), pa.array([1, 2]))
 
 

@@ -15,6 +15,7 @@ from dpscale.records import table as tables
 from dpscale.records.files import Dialect
 from dpscale.records.origin import snapshot
 from tests.audit.small import write
+from tests.messages import refused
 
 DOMAIN = dp.Domain.from_dict({"attributes": {
     "town": {"kind": "categories", "values": ["Köln", "Ulm"], "nulls": "category"},
@@ -77,7 +78,7 @@ def test_delimiter_null_values_and_column_names(tmp_path, expected_counts):
     (tmp_path / "x.csv").write_text(make_csv(";", header=False, null=" n/a "))
     dialect = Dialect(";", null_values=("n/a", "-"), names=("town", "id", "age"))
     assert count_sets(tmp_path, dialect) == expected_counts
-    with pytest.raises(dp.DataError, match="2 names for the 3 columns"):
+    with refused(dp.DataError):
         count_sets(tmp_path, Dialect(";", null_values=("n/a",), names=("town", "age")))
 
 
@@ -118,7 +119,7 @@ def test_footer_snapshot_hashes_files_without_footer(tmp_path):
 def test_mixed_file_formats_are_refused(tmp_path, names):
     for name in names:
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(dp.DataError, match="files together"):
+    with refused(dp.DataError):
         dp.Table.open(tmp_path, DOMAIN)
 
 
@@ -132,7 +133,7 @@ def test_damaged_file_is_reported_without_content(tmp_path, name, whole):
     }
     content = good.get(name.rpartition(".")[2], (tmp_path / "x").read_bytes())
     (tmp_path / name).write_bytes(b"SECRET" * 9 if whole else content[: len(content) // 2])
-    with pytest.raises(dp.DataError, match=rf"{name} (cannot be read|is damaged)") as caught:
+    with refused(dp.DataError) as caught:
         count_sets(tmp_path / name)
     assert "SECRET" not in str(caught.value)
 
@@ -140,31 +141,29 @@ def test_damaged_file_is_reported_without_content(tmp_path, name, whole):
 def test_text_of_other_encoding_is_reported_without_content(tmp_path):
     (tmp_path / "x.csv").write_bytes("town,age\nKöln,1\n".encode("latin-1"))
     for encoding in ("utf-8", "ascii", "utf-16"):
-        with pytest.raises(dp.DataError, match="damaged or not of its format") as caught:
+        with refused(dp.DataError) as caught:
             count_sets(tmp_path, Dialect(encoding=encoding))
         assert "ln" not in str(caught.value).replace(str(tmp_path), "")
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"delimiter": "||"}, r"data.delimiter: '\|\|'; expected one ASCII character"),
-    ({"delimiter": ""}, "data.delimiter"),
-    ({"encoding": "klingon"}, "data.encoding: 'klingon'; expected a text encoding"),
-    ({"encoding": "base64"}, "data.encoding"),
-    ({"header": False}, "header = false and names require each other"),
-    ({"names": ["a"]}, "header = false and names require each other"),
-    ({"header": False, "names": ["a", "a"]}, "one distinct name per column"),
-    ({"header": False, "names": []}, "one distinct name per column"),
-    ({"null_values": "NA"}, "null_values"),
+@pytest.mark.parametrize("wrong", [
+    {"delimiter": "||"},
+    {"delimiter": ""},
+    {"encoding": "klingon"},
+    {"encoding": "base64"},
+    {"header": False},
+    {"names": ["a"]},
+    {"header": False, "names": ["a", "a"]},
+    {"header": False, "names": []},
+    {"null_values": "NA"},
 ])  # fmt: skip
-def test_invalid_text_option_is_refused(tmp_path, wrong, message):
-    with pytest.raises(dp.JobError, match=message):
+def test_invalid_text_option_is_refused(tmp_path, wrong):
+    with refused(dp.JobError):
         Job.read(write(tmp_path, data={"path": "data", "domain": "domain.toml", **wrong}))
 
 
 def test_text_options_are_refused_for_parquet(tmp_path):
-    with pytest.raises(
-        dp.DataError, match=r"data.encoding: given for Parquet files; expected CSV or TSV files; leave it out"
-    ):
+    with refused(dp.DataError):
         dp.run(write(tmp_path, data={"path": "data", "domain": "domain.toml", "encoding": "latin-1"}), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 

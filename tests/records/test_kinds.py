@@ -19,6 +19,7 @@ from hypothesis import example, given, settings, strategies as st
 import dpscale as dp
 from dpscale.domain.attribute import PERIODS, first_day, name_of, number_of, read_period
 from dpscale.records.encode import encode
+from tests.messages import refused
 from tests.selection import mostly_slow
 
 PANDAS = {"day": "D", "week": "W-SUN", "month": "M", "quarter": "Q", "year": "Y"}
@@ -92,12 +93,12 @@ def test_timestamps_use_day_of_time_zone(moment, zone, hours):
 def test_invalid_date_texts_are_unparsable(text):
     taken = make_attribute(kind="date", by="year", low=2020, high=2030, outside="clip", unparsable="category")
     assert encode(taken, pa.array([text, "2025-02-28"])).tolist() == [11, 5]
-    with pytest.raises(dp.DataError, match="a text that is no date"):
+    with refused(dp.DataError):
         encode(make_attribute(kind="date", by="year", low=2020, high=2030, outside="clip"), pa.array([text]))
 
 
 def test_numbers_are_refused_as_dates():
-    with pytest.raises(dp.DataError, match="dates, times, or texts of them"):
+    with refused(dp.DataError):
         encode(make_date_attribute("year"), pa.array([2001]))
 
 
@@ -243,29 +244,29 @@ def test_frame_is_read_by_source_columns(table):
     assert counts[1].sum() == (frame.income == 3).sum()
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ('kind = "date"\nby = "moth"\nlow = 2020\nhigh = 2021', "did you mean 'month'"),
-    ('kind = "date"\nby = "month"\nlow = "2020-13"\nhigh = 2021', "low"),
-    ('kind = "date"\nby = "month"\nlow = "2021-01"\nhigh = "2020-01"', "swap them"),
-    ('kind = "date"\nby = "day"\nlow = 2020-01-01\nhigh = 2020-02-01\nzone = "Berlin"', "Europe/Berlin"),
-    ('kind = "boolean"\noutside = "clip"', "no nearest value"),
-    ('kind = "text-prefix"\nlength = 1\nvalues = ["ab"]', "1 letters"),
-    ('kind = "integer"\nlow = 0\nhigh = 10\nround = 3', "divides 10"),
-    ('kind = "bins"\nedges = [0, 1000]\nlog = 10', "logarithm"),
-    ('kind = "categories"\nmap = { a = [1], b = [1] }', "twice"),
-    ('kind = "categories"\nvalues = ["a"]\nmap = { a = ["b"] }', "map or values"),
-    ('kind = "categories"\nvalues = ["a", "b"]\nparent = { r = { x = ["a"] } }', "no group has 'b'"),
-    ('kind = "categories"\nvalues = ["a"]\nparent = { r = { x = ["a", "c"] } }', "values of x"),
-    ('kind = "integer"\nlow = 0\nhigh = 1\noutside = "clip"\nparent = { r = { x = [0], y = [1] } }', "has no parent"),
-    ('kind = "bins"\nedges = [0, 1]\nparent = { r = { x = [0] } }', "kinds that list values"),
+@pytest.mark.parametrize("text", [
+    'kind = "date"\nby = "moth"\nlow = 2020\nhigh = 2021',
+    'kind = "date"\nby = "month"\nlow = "2020-13"\nhigh = 2021',
+    'kind = "date"\nby = "month"\nlow = "2021-01"\nhigh = "2020-01"',
+    'kind = "date"\nby = "day"\nlow = 2020-01-01\nhigh = 2020-02-01\nzone = "Berlin"',
+    'kind = "boolean"\noutside = "clip"',
+    'kind = "text-prefix"\nlength = 1\nvalues = ["ab"]',
+    'kind = "integer"\nlow = 0\nhigh = 10\nround = 3',
+    'kind = "bins"\nedges = [0, 1000]\nlog = 10',
+    'kind = "categories"\nmap = { a = [1], b = [1] }',
+    'kind = "categories"\nvalues = ["a"]\nmap = { a = ["b"] }',
+    'kind = "categories"\nvalues = ["a", "b"]\nparent = { r = { x = ["a"] } }',
+    'kind = "categories"\nvalues = ["a"]\nparent = { r = { x = ["a", "c"] } }',
+    'kind = "integer"\nlow = 0\nhigh = 1\noutside = "clip"\nparent = { r = { x = [0], y = [1] } }',
+    'kind = "bins"\nedges = [0, 1]\nparent = { r = { x = [0] } }',
 ])  # fmt: skip
-def test_invalid_kind_settings_are_refused(text, says):
-    with pytest.raises(dp.DomainError, match=says):
+def test_invalid_kind_settings_are_refused(text):
+    with refused(dp.DomainError):
         dp.Domain.from_dict(tomllib.loads(f"[attributes.x]\n{text}"))
 
 
 def test_draft_domain_requires_review():
-    with pytest.raises(dp.DomainError, match="reviewed: False"):
+    with refused(dp.DomainError):
         dp.Domain.from_dict({"reviewed": False, "attributes": {"a": {"kind": "boolean"}}})
     assert dp.Domain.from_dict({"reviewed": True, "attributes": {"a": {"kind": "boolean"}}}).reviewed
 

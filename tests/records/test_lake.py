@@ -14,6 +14,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.records.origin import Origin, snapshot, stamps
 from dpscale.records.where import read_where
+from tests.messages import refused
 
 deltalake = pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -100,7 +101,7 @@ def test_versions_partitions_and_added_columns(lake):
     assert_counts(latest, [make_rows(1), make_rows(2, new=True)])
     first = Origin(format=kind, version=versions[0])
     if kind == "delta":  # whose first schema has no such column
-        with pytest.raises(dp.DataError, match="no column 'new'"):
+        with refused(dp.DataError):
             first.table(path, DOMAIN).require(["new"])
     names = snapshot(latest), stamps(latest)
     append(make_rows(3, new=True))
@@ -153,7 +154,7 @@ def test_stopped_run_resumes_at_its_version(lake, tmp_path, monkeypatch):
         release.marginal(("a", "town")), oracle([make_rows(1), make_rows(2)], ("a", "town")), atol=0.1
     )
     assert release.manifest["table"]["version"] == release.manifest["data"]["version"] == versions[-1]
-    with pytest.raises(dp.DataError, match=r"from other data \(version differs\)"):
+    with refused(dp.DataError):
         dp.run(made, tmp_path / "run")
 
 
@@ -165,7 +166,7 @@ def test_changed_commit_is_detected(lake):
         file.write(b"\n")
     assert stamps(table) != before
     os.remove(table.lake.commit)
-    with pytest.raises(dp.DataError, match="no longer exists; expected an existing version"):
+    with refused(dp.DataError):
         stamps(table)
 
 
@@ -180,9 +181,7 @@ def test_unsupported_delta_feature_is_refused(tmp_path):
     features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"],
                 "writerFeatures": ["deletionVectors"]}  # fmt: skip
     write_commit(path, 2, {"protocol": features})
-    with pytest.raises(
-        dp.DataError, match="a Delta table with deleted rows beside its files; expected a table without"
-    ):
+    with refused(dp.DataError):
         Origin(format="delta").table(path, DOMAIN)
     assert_counts(Origin(format="delta", version=1).table(path, DOMAIN), [make_rows(1), make_rows(2, new=True)])
 
@@ -204,7 +203,7 @@ def test_renamed_iceberg_column_is_refused(tmp_path):
     table = Origin(format="iceberg").table(made.path, DOMAIN)
     table.require(["a", "town"])
     for name in ("newer", "new", "key"):
-        with pytest.raises(dp.DataError, match=f"column '{name}' was renamed or recreated"):
+        with refused(dp.DataError):
             table.require([name])
     assert_counts(
         Origin(format="iceberg", version=before).table(made.path, DOMAIN), [make_rows(1), make_rows(2, new=True)]
@@ -223,24 +222,22 @@ def test_iceberg_delete_files_are_refused(tmp_path, monkeypatch):
         return tasks
 
     monkeypatch.setattr(DataScan, "plan_files", plan_with_delete_file)
-    with pytest.raises(dp.DataError, match="an Iceberg table with delete files"):
+    with refused(dp.DataError):
         Origin(format="iceberg").table(made.path, DOMAIN)
 
 
-@pytest.mark.parametrize(("kind", "message"), [("delta", "no Delta table at"), ("iceberg", "no Iceberg table at")])
-def test_missing_table_is_refused(tmp_path, kind, message):
-    with pytest.raises(dp.DataError, match=message):
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_missing_table_is_refused(tmp_path, kind):
+    with refused(dp.DataError):
         Origin(format=kind).table(str(tmp_path), DOMAIN)
 
 
 def test_missing_version_and_package_are_refused(lake, monkeypatch):
     kind, path, *_ = lake
-    with pytest.raises(dp.DataError, match=r"data\.version: (no snapshot )?99; expected"):
+    with refused(dp.DataError):
         Origin(format=kind, version=99).table(path, DOMAIN)
     monkeypatch.setitem(__import__("sys").modules, {"delta": "deltalake", "iceberg": "pyiceberg"}[kind], None)
-    with pytest.raises(
-        dp.DataError, match=rf"data\.format: '{kind}', which requires .* pip install 'dpscale\[{kind}\]'"
-    ):
+    with refused(dp.DataError):
         Origin(format=kind).table(path, DOMAIN)
 
 
@@ -248,6 +245,6 @@ def test_ambiguous_iceberg_metadata_is_refused(tmp_path):
     made = Iceberg(tmp_path)
     latest = Path(made.table.metadata_location.removeprefix("file://"))
     (latest.parent / (latest.name[:6] + "other.metadata.json")).write_bytes(latest.read_bytes())
-    with pytest.raises(dp.DataError, match="two metadata files with the number"):
+    with refused(dp.DataError):
         Origin(format="iceberg").table(made.path, DOMAIN)
     assert_counts(Origin(format="iceberg").table(str(latest), DOMAIN), [make_rows(1), make_rows(2, new=True)])

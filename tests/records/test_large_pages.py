@@ -12,6 +12,7 @@ import dpscale as dp
 from dpscale.base.errors import DataError
 from dpscale.records.files import Dialect
 from dpscale.records.parquet import OpenParquet
+from tests.messages import refused
 
 LONG = 20_000_000
 DOMAIN = {"attributes": {"a": {"kind": "categories", "values": ["x", "y"], "outside": "category"},
@@ -43,10 +44,7 @@ def job_of(folder, memory, sets):
 def test_page_beyond_the_memory_setting_is_refused_and_not_charged(tmp_path, writer):
     path = write(tmp_path, **WRITERS[writer])
     assert path.stat().st_size < LONG  # compressed
-    with pytest.raises(
-        DataError,
-        match=r"data column 'a': a page in .* too large to be unpacked; .*8 MiB, a sixteenth of engine\.memory",
-    ):
+    with refused(DataError):
         dp.run(job_of(tmp_path, "128MiB", [["a"]]), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 
@@ -73,7 +71,7 @@ def test_large_columns_of_usual_pages_are_read(tmp_path):
 def test_nested_columns_beside_are_not_confused(tmp_path):
     table = pa.table({"n": [[{"p": "x" * 100}] * 3] * 50, "a": ["v" * (1 << 20)] * 50})
     pq.write_table(table, tmp_path / "rows.parquet", use_dictionary=False)
-    with pytest.raises(DataError, match="'a'"):
+    with refused(DataError):
         list(OpenParquet(str(tmp_path / "rows.parquet"), 1 << 19).batches(["a"]))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dpscale.base.errors import DataError, TransientError
 from dpscale.records.origin import differing, layout
+from tests.messages import refused
 
 
 def test_layout_covers_the_files_that_are_read(tmp_path):
@@ -56,6 +57,6 @@ def test_layout_in_store_equals_listing(memory_store):
 
 def test_failing_store_is_transient_without_text(monkeypatch):
     monkeypatch.setattr(fsspec.filesystem("memory").__class__, "find", lambda *_, **__: 1 / 0)
-    with pytest.raises(TransientError, match="ZeroDivisionError") as caught:
+    with refused(TransientError) as caught:
         layout("memory://layouts")
     assert "division" not in str(caught.value)

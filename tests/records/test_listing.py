@@ -15,6 +15,7 @@ import pytest
 import dpscale as dp
 from dpscale.records.column_values import same_value
 from dpscale.records.table import LeftOutWarning, calendar_names, find_files, hive_columns, list_files, warn_left_out
+from tests.messages import refused
 
 DOMAIN = dp.Domain(x={"kind": "coded", "size": 3})
 
@@ -48,10 +49,9 @@ def lake(request, tmp_path):
 
 
 def test_files_of_a_table_with_a_log_are_refused_at_any_level(lake):
-    root, file, kind = lake
-    said = "every record" if kind == "hudi" else f'format = "{kind}"'
+    root, file, _ = lake
     for path in (root, root.parent, root / "data", root / "data" / "year=2024", file, f"{root}/data/*/*.parquet"):
-        with pytest.raises(dp.DataError, match=said):
+        with refused(dp.DataError):
             dp.Table.open(path, DOMAIN)
 
 
@@ -61,7 +61,7 @@ def test_files_of_a_table_with_a_log_are_refused_through_links(lake, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "b.parquet").symlink_to(file)
     for path in (tmp_path / "folder", tmp_path / "other", tmp_path / "other" / "b.parquet"):
-        with pytest.raises(dp.DataError, match="folder of a table of"):
+        with refused(dp.DataError):
             dp.Table.open(path, DOMAIN)
     assert root.exists()
 
@@ -77,7 +77,7 @@ def test_erased_person_of_a_delta_table_is_refused_in_every_command(tmp_path):
     deltalake.write_deltalake(root, pa.table({"id": range(9), "x": [0] * 9}))
     deltalake.DeltaTable(root).delete("id = 7")
     (tmp_path / "d.toml").write_text('[attributes.x]\nkind = "coded"\nsize = 3\n')
-    with pytest.raises(dp.DataError, match='format = "delta"'):
+    with refused(dp.DataError):
         dp.sketch_domain(str(root))
     for words in (["check", "domain", "d.toml", "lake"], ["domain", "sketch", "lake"]):
         done = subprocess.run(
@@ -120,7 +120,7 @@ def test_run_directory_inside_the_data_is_refused(tmp_path):
            "workload": [{"family": "marginal", "degree": 1}]}  # fmt: skip
     (tmp_path / "link").symlink_to(tmp_path / "data")
     for place in ("data/run", "data", "data/a/run", "link/run"):
-        with pytest.raises(dp.JobError, match=r"--run-dir: .*inside the data folder"):
+        with refused(dp.JobError):
             dp.run(job, tmp_path / place)
     assert not (tmp_path / "l.sqlite").exists()
     dp.run(job, tmp_path / "data-run")
@@ -135,7 +135,7 @@ def test_parquet_endings_of_other_programs_are_read(tmp_path):
 def test_file_with_an_unknown_ending_that_begins_like_data_is_refused(tmp_path):
     for name in ("a.parquet", "000000_0"):
         write(tmp_path / name)
-    with pytest.raises(dp.DataError, match=r'1 of the files .* begin like parquet \(000000_0\).*format = "parquet"'):
+    with refused(dp.DataError):
         dp.Table.open(tmp_path, DOMAIN)
 
 
@@ -193,7 +193,7 @@ def test_folder_wins_over_an_equal_column_of_the_file(tmp_path):
 def test_column_of_a_file_that_differs_from_its_folder_is_refused(tmp_path, value):
     domain = dp.Domain(g={"kind": "categories", "values": ["a", "b"], "nulls": "category"})
     write(tmp_path / "g=a" / "p.parquet", g=["a", value])
-    with pytest.raises(dp.DataError, match=r"data column 'g': other values in .* than in the name of its folder"):
+    with refused(dp.DataError):
         counts(tmp_path, domain, ("g",))
 
 
@@ -202,7 +202,7 @@ def test_every_column_of_folder_and_file_is_compared(tmp_path, names):
     domain = dp.Domain(y={"kind": "integer", "low": 0, "high": 9}, m={"kind": "integer", "low": 0, "high": 9})
     (tmp_path / "y=1" / "m=2").mkdir(parents=True)
     pq.write_table(pa.table({"y": [1, 1], "m": [3, 2]}), tmp_path / "y=1" / "m=2" / "p.parquet")
-    with pytest.raises(dp.DataError, match="data column 'm': other values"):
+    with refused(dp.DataError):
         counts(tmp_path, domain, names)
 
 

@@ -16,6 +16,7 @@ from dpscale.__main__ import main
 from dpscale.job.sections import TableSection
 from dpscale.records.origin import layout, snapshot
 from dpscale.records.sketch import sketch
+from tests.messages import refused
 from tests.runs.small import DOMAIN, table, write_job
 
 SMALL = dp.Domain.from_dict({"attributes": {"a": {"kind": "integer", "low": 0, "high": 9}}})
@@ -81,20 +82,20 @@ def test_named_format_in_memory_store(tmp_path):
 def test_file_of_other_format_is_refused(tmp_path):
     write_file(FRAME, tmp_path / "x.dat", "csv")
     for kind in ("parquet", "arrow"):
-        with pytest.raises(dp.DataError, match=r"x\.dat is damaged or not of its format"):
+        with refused(dp.DataError):
             count_attribute(tmp_path / "x.dat", format=kind)
-    with pytest.raises(dp.DataError, match=r'format = "csv" in \[data\]'):
+    with refused(dp.DataError):
         count_attribute(tmp_path / "x.dat")
-    with pytest.raises(dp.DataError, match=r"data\.delimiter: given for Parquet files"):
+    with refused(dp.DataError):
         count_attribute(tmp_path / "x.dat", format="parquet", delimiter=";")
     write_file(FRAME, tmp_path / "x.dat.gz", "csv")
-    with pytest.raises(dp.DataError, match="files together"):
+    with refused(dp.DataError):
         count_attribute(tmp_path, format="csv")
 
 
 @pytest.mark.parametrize("settings", [{"format": "xml"}, {"format": "csv", "version": 1}, {"version": 1}])
 def test_unknown_format_and_version_of_plain_files_are_refused(settings):
-    with pytest.raises(ValueError, match="format"):
+    with refused(ValueError):
         TableSection(path="x", domain=".", **settings)
 
 

@@ -16,6 +16,7 @@ from dpscale.records import ndjson, table as tables
 from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.formats import format_of
 from dpscale.records.ndjson import LINE_BYTES, NDJSON
+from tests.messages import refused
 from tests.records.test_formats import DOMAIN, ROWS, count_sets, expected_counts, make_table  # noqa: F401 (a fixture)
 from tests.selection import mostly_slow
 
@@ -310,29 +311,28 @@ def skipping_lines(lines):
 # refusals
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b'{"town":"SECRET"',
-     "x.jsonl has a line that is not a JSON object; expected one JSON object per line; fix or remove it"),
-    (b'["SECRET"]', "a line that is not a JSON object"),
-    (b'[{"town":"SECRET"}]', "a line that is not a JSON object"),
-    (b'{"town":"SECRET"}{"town":"Ulm"}', "a line that is not a JSON object"),
-    (b'{"town":"SECRET"},', "a line that is not a JSON object"),
-    (b'{"town":\n"SECRET"}', "a line that is not a JSON object"),
-    (b'"SECRET"', "a line that is not a JSON object"),
-    (b"17", "a line that is not a JSON object"),
-    (b'{"town":"SECRET","town":null}', "a line with a repeated key; expected distinct keys in each object"),
-    (b'{"age":1,"SECRET":1,"SECRE\\u0054":1}', "a line with a repeated key"),
-    (b'{"town":"SECRET\xff"}', "is damaged or not of its format.*; convert it to UTF-8"),
-    (b'{"town":"SECRET\xed\xa0\x80"}', "is damaged or not of its format.*; convert it to UTF-8"),
-    ('{"town":"SECRET"}'.encode("utf-16"), "convert it to UTF-8"),
-    (b'{"town":"' + b"SECRET" * (LINE_BYTES // 6) + b'"}', "a line of more than 4 MiB; expected shorter lines"),
-    (b" " * (LINE_BYTES + 1), "a line of more than 4 MiB"),
+@pytest.mark.parametrize("content", [
+    b'{"town":"SECRET"',
+    b'["SECRET"]',
+    b'[{"town":"SECRET"}]',
+    b'{"town":"SECRET"}{"town":"Ulm"}',
+    b'{"town":"SECRET"},',
+    b'{"town":\n"SECRET"}',
+    b'"SECRET"',
+    b"17",
+    b'{"town":"SECRET","town":null}',
+    b'{"age":1,"SECRET":1,"SECRE\\u0054":1}',
+    b'{"town":"SECRET\xff"}',
+    b'{"town":"SECRET\xed\xa0\x80"}',
+    '{"town":"SECRET"}'.encode("utf-16"),
+    b'{"town":"' + b"SECRET" * (LINE_BYTES // 6) + b'"}',
+    b" " * (LINE_BYTES + 1),
 ], ids=range(15))  # fmt: skip
 @pytest.mark.parametrize("before", [b"", b'{"town":"Ulm","age":3}\n'])
-def test_invalid_line_is_refused_without_its_content(tmp_path, content, message, before):
+def test_invalid_line_is_refused_without_its_content(tmp_path, content, before):
     for end in (b"", b"\n" + before):
         (tmp_path / "x.jsonl").write_bytes(before + content + end)
-        with pytest.raises(dp.DataError, match=message) as caught:
+        with refused(dp.DataError) as caught:
             count_sets(tmp_path)
         text = str(caught.value).replace(str(tmp_path), "")
         assert not any(word in text for word in ("SECRET", "town", "17", "\n"))
@@ -361,13 +361,13 @@ def test_file_of_json_is_read_if_named(tmp_path, expected_counts):  # noqa: F811
 def test_other_formats_in_the_folder_are_refused(tmp_path, others):
     for name in ("x.jsonl", *others):
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(dp.DataError, match=r"NDJSON.* files together; expected files of one format; select one format"):
+    with refused(dp.DataError):
         dp.Table.open(tmp_path, DOMAIN)
 
 
 def test_options_of_delimited_text_are_refused(tmp_path):
     (tmp_path / "x.jsonl").write_bytes(b"{}")
-    with pytest.raises(dp.DataError, match=r"data.delimiter: given for NDJSON files; expected CSV or TSV files"):
+    with refused(dp.DataError):
         dp.Table.open(tmp_path, DOMAIN, dialect=Dialect(";"))
 
 
@@ -403,7 +403,7 @@ def test_many_columns_and_keys(tmp_path):
     found = read(tmp_path / "x.jsonl", names[::3])
     assert found == {name: [str(row[name]) for row in rows] for name in names[::3]}
     (tmp_path / "x.jsonl").write_text(json.dumps(rows[0])[:-1] + ', "k1": 1}')
-    with pytest.raises(dp.DataError, match="repeated key"):
+    with refused(dp.DataError):
         read(tmp_path / "x.jsonl", names[:1])
 
 

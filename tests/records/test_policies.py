@@ -16,6 +16,7 @@ from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.records.encode import encode
+from tests.messages import refused
 from tests.records import naive
 from tests.runs.small import write_job
 from tests.strategies import attribute_tables, columns
@@ -66,7 +67,7 @@ def test_policies_round_trip_and_old_files_are_unchanged():
     assert dp.Domain.from_dict(old).to_dict() == old
     new = {"attributes": {"x": {**old["attributes"]["x"], "unparsable": "drop"}}}
     assert dp.Domain.from_dict(new).to_dict() == new
-    with pytest.raises(dp.DomainError, match=r"attributes\.t\.unparsable: given for texts"):
+    with refused(dp.DomainError):
         dp.Domain.from_dict({"attributes": {"t": {"kind": "categories", "values": ["a", "b"], "unparsable": "drop"}}})
 
 

@@ -15,6 +15,7 @@ import dpscale as dp
 from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 from dpscale.engine.schedulers import LocalEngine
+from tests.messages import refused
 
 NUMBER = 918273
 PLANTED = ("pl4nted", str(NUMBER))
@@ -136,7 +137,7 @@ def test_data_file_passed_as_settings_file_is_not_revealed(tmp_path, name, setti
         (tmp_path / name).write_text("pl4nted = 1\npl4nted = 918273\n")
     else:
         FRAME.to_parquet(tmp_path / name)
-    with pytest.raises(dp.DpscaleError, match="is not TOML") as caught:
+    with refused(dp.DpscaleError) as caught:
         dp.run(tmp_path / name) if setting == "job" else dp.Domain.read(tmp_path / name)
     assert "pl4nted" not in error_texts(caught.value).replace("pl4nted = ", "")
     assert "0x" not in str(caught.value)
@@ -147,7 +148,7 @@ def test_first_record_of_csv_without_header_is_not_revealed(tmp_path, unit):
     """Regression test: the record was printed as the columns of the file."""
     (tmp_path / "x.csv").write_text("pl4nted,918273,1\npl4nted,5,0\n")
     table = dp.Table.open(tmp_path / "x.csv", dp.Domain({"a": 2, "b": 2}))
-    with pytest.raises(dp.DataError, match="no column 'a'") as caught:
+    with refused(dp.DataError) as caught:
         table.partitions[0].kind("a") if unit else dp.count_marginals(table, [("a",)])
     assert_no_leak(caught.value)
 
@@ -160,7 +161,7 @@ def test_library_error_in_counting_reveals_only_its_type(tmp_path, monkeypatch):
 
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
     monkeypatch.setattr(count, "encode", fail)
-    with pytest.raises(dp.TransientError, match=r"failed with ArrowInvalid at dpscale/counting/count.py:\d+") as caught:
+    with refused(dp.TransientError) as caught:
         dp.count_marginals(dp.Table.open(tmp_path, dp.Domain({"a": 2})), [("a",)])
     assert_no_leak(caught.value)
     assert caught.value.__context__ is None

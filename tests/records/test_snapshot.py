@@ -12,6 +12,7 @@ import pytest
 import dpscale as dp
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.records.origin import snapshot
+from tests.messages import refused
 
 DOMAIN = dp.Domain({"a": 4})
 
@@ -110,5 +111,5 @@ def test_footer_snapshot_of_invalid_parquet(folder, content):
 def test_missing_file_is_named(folder):
     table = dp.Table.open(folder, DOMAIN)
     os.remove(folder / "y.parquet")
-    with pytest.raises(dp.DataError, match=r"y\.parquet cannot be read"):
+    with refused(dp.DataError):
         snapshot(table)

@@ -18,6 +18,7 @@ from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import Job
 from dpscale.records.origin import layout, snapshot, stamps
 from dpscale.records.where import Condition, Where, matching, read_where
+from tests.messages import refused
 from tests.runs.small import table as job_table, write_job
 
 DOMAIN = dp.Domain({"a": 4, "b": 3})
@@ -205,7 +206,7 @@ def test_hive_folders_that_cannot_match_are_not_opened(tmp_path):
     again = dp.Table.open(tmp_path, domain, where=read_where(text)).split()
     assert before == (snapshot(again), snapshot(again, footers=True), stamps(again),
                       layout(str(tmp_path), read_where(text)))  # fmt: skip
-    with pytest.raises(dp.DataError, match=r"year = 1999, which no folder name or partition matches"):
+    with refused(dp.DataError):
         dp.Table.open(tmp_path, domain, where=read_where("year = 1999"))
 
 
@@ -215,7 +216,7 @@ def test_values_of_unmatched_rows_are_ignored(tmp_path):
     rows.to_parquet(tmp_path / "x.parquet")
     right = np.histogram2d(*rows.query("year >= 2022")[["a", "b"]].to_numpy().T, [range(5), range(4)])[0]
     np.testing.assert_array_equal(count_pairs(dp.Table.open(tmp_path, DOMAIN, where=read_where("year >= 2022"))), right)
-    with pytest.raises(dp.DataError, match="outside the domain"):
+    with refused(dp.DataError):
         count_pairs(dp.Table.open(tmp_path, DOMAIN, where=read_where("year >= 2021")))
 
 
@@ -236,5 +237,5 @@ def test_job_with_units_counts_matching_rows(tmp_path, scheduler):
         assert release.manifest.get("where") == (where and "year = 2021")
     np.testing.assert_array_equal(answers["all"], answers["some"])
     changed = write_job(tmp_path / "all", data=data | {"where": "year = 2022"}, engine={"scheduler": scheduler})
-    with pytest.raises(dp.JobError, match="contains another job"):
+    with refused(dp.JobError):
         dp.run(changed, tmp_path / "all" / "run")

@@ -33,6 +33,7 @@ from dpscale.workload.residual import by_mass
 from tests.answered import answers_to, index_of
 from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, answers, frame, measurements, write
+from tests.messages import refused
 from tests.running import begin_table, end
 
 TRIPLES = {"workload": [{"family": "marginal", "degree": 3}]}
@@ -219,7 +220,7 @@ def test_recorded_round_is_not_decided_again(tmp_path, monkeypatch, way):
         patch.setattr(MeasurementStore, "record_decision", lambda rounds, own: real(
             rounds, replace(own, chosen=own.chosen[1:], requests=())
         ))  # fmt: skip
-        with pytest.raises(dp.BudgetError, match="has another decision 1"):
+        with refused(dp.BudgetError):
             dp.run(job, tmp_path / "other")
     assert measurements(tmp_path / "other") == before
 
@@ -241,7 +242,7 @@ def test_empty_round_is_recorded_after_kill(tmp_path, monkeypatch):
     assert audit_run(tmp_path / "run", tmp_path / "ledger.sqlite").faults == ()
     with monkeypatch.context() as patch:
         patch.setattr(measure, "select_candidates", lambda selection, *others: selection.candidates[: selection.count])
-        with pytest.raises(dp.BudgetError, match="has another decision 1"):
+        with refused(dp.BudgetError):
             dp.run(job, tmp_path / "other")
 
 
@@ -265,7 +266,7 @@ def test_edited_decision_is_refused(tmp_path, monkeypatch, edit):
     path = sorted((tmp_path / "run/measurements").glob("round-*.json"))[-1]
     path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     before = measurements(tmp_path / "run")
-    with pytest.raises(dp.JobError, match=path.name):
+    with refused(dp.JobError):
         dp.run(job, tmp_path / "run")
     assert measurements(tmp_path / "run") == before
 
@@ -308,7 +309,7 @@ def test_run_with_damaged_values_can_be_ended(tmp_path, monkeypatch, damage):
     found = open_part(tmp_path / "run")
     assert found.secret_path.exists()
     if damage is not add_longer:
-        with pytest.raises(dp.JobError, match="measurements"):
+        with refused(dp.JobError):
             found.measurements.replay()
     end(found)
     assert not open_part(tmp_path / "run").secret_path.exists()
@@ -330,7 +331,7 @@ def test_decision_that_is_edited_after_it_was_cached_is_refused(tmp_path, monkey
     path = tmp_path / "run/measurements/round-001.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"step": str(100 * Fraction(record["step"]))}))
-    with pytest.raises(dp.JobError, match=path.name):
+    with refused(dp.JobError):
         list(store.decisions())
 
 
@@ -390,7 +391,7 @@ def test_decision_with_other_groups_is_not_measured_from_local_shards(tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(MeasurementStore, "record_decision", record_late)
         replace_value_groups(patch)
-        with pytest.raises(dp.TransientError, match=r"another process wrote round-001\.json"):
+        with refused(dp.TransientError):
             dp.run(job, tmp_path / "second")
     assert release_bytes(dp.run(job, tmp_path / "second").path) == release_bytes(first.path)
 
@@ -448,7 +449,7 @@ def test_run_of_older_version_is_not_resumed(tmp_path, monkeypatch):
     [plan] = (tmp_path / "run").rglob("plan.json")
     plan.write_text(plan.read_text().replace(VERSION, "aim-grem/3"))
     before = measurements(tmp_path / "run")
-    with pytest.raises(dp.JobError, match="start a new run"):
+    with refused(dp.JobError):
         dp.run(job, tmp_path / "run")
     assert measurements(tmp_path / "run") == before
 

@@ -22,6 +22,7 @@ from dpscale.records.origin import Origin
 from dpscale.runs import run, source, table as one_table
 from dpscale.runs.links.link_data import read_links
 from tests.links.small import make_frames, make_job, write_job as write_link_job
+from tests.messages import refused
 from tests.runs.small import DOMAIN, table, write_job
 from tests.selection import mostly_slow
 
@@ -237,7 +238,7 @@ def test_invalid_line_costs_nothing(tmp_path):
     write_rows(tmp_path / "data/0.jsonl", people()[0])
     with (tmp_path / "data/0.jsonl").open("a") as file:
         file.write('{"age": 1, "sex": "SECRET"\n')
-    with pytest.raises(dp.DataError, match=r"0\.jsonl has a line that is not a JSON object") as caught:
+    with refused(dp.DataError) as caught:
         dp.run(write_job(tmp_path), tmp_path / "run")
     assert "SECRET" not in str(caught.value)
     assert releases(tmp_path) == []

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import JobError
+from tests.messages import refused
 from tests.runs.small import DOMAIN, job, table, write_table
 
 FORMATS = {"person": {"pattern": "[A-Z]{2}[0-9]{2}"}, "note": {"pattern": "[a-c ]{2,5}", "unique": False}}
@@ -61,7 +61,7 @@ def test_schedulers_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_too_few_texts_are_refused_before_the_data_is_read(tmp_path: Path) -> None:
     few = {"person": {"pattern": "[0-9]{2}"}}
-    with pytest.raises(JobError, match=r"500, with the unique format 'person' of 100 texts"):
+    with refused(JobError):
         released(tmp_path / "few", few)
     assert not (tmp_path / "few/measurements").exists()
     repeated = {"person": {"pattern": "[0-9]{2}", "unique": False}}
@@ -75,7 +75,7 @@ def test_synthesizer_gives_formats(tmp_path: Path) -> None:
     assert sorted(rows["id"]) == [f"{number:02}" for number in range(100)]
     chosen = fitted.sample(40, given={"sex": "F"}, random_state=3)
     assert chosen["id"].is_unique
-    with pytest.raises(JobError, match="100 texts"):
+    with refused(JobError):
         fitted.sample(101)
-    with pytest.raises(JobError, match="100 texts"):
+    with refused(JobError):
         fitted.sample(101, random_state=3)

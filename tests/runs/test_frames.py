@@ -22,6 +22,7 @@ from dpscale.records.frames import as_arrow, content_of
 from dpscale.records.origin import snapshot
 from dpscale.runs.opening import open_part
 from tests.audit.small import SIZES, frame, measurements
+from tests.messages import refused
 
 DOMAIN = dp.Domain(SIZES)
 SETS = [("a", "b"), ("b", "c")]
@@ -134,17 +135,17 @@ def test_changed_frame_is_refused_before_draw(tmp_path, monkeypatch, change):
     """The first read computes the fingerprint, and each later read follows a pass."""
     force_one_pass_per_set(monkeypatch)
     made, given = make_unstable_frame(change)
-    with pytest.raises(dp.DataError, match="computes to other records than before"):
+    with refused(dp.DataError):
         dp.run(make_job(tmp_path), tmp_path / "run", data=given)
     assert made.read == change
     if change == 2:  # before anything was drawn: nothing was charged, and nothing is left to go on with
-        with Ledger.open(tmp_path / "ledger.sqlite") as ledger, pytest.raises(dp.BudgetError, match="is not in"):
+        with Ledger.open(tmp_path / "ledger.sqlite") as ledger, refused(dp.BudgetError):
             ledger.summary("frame")
         assert not (tmp_path / "run").exists()
         return
     drawn = measurements(tmp_path / "run")
     assert drawn  # of the passes before it alone
-    with pytest.raises(dp.DataError, match="changed since this release started"):
+    with refused(dp.DataError):
         dp.run(make_job(tmp_path), tmp_path / "run", data=given)
     assert measurements(tmp_path / "run") == drawn
 
@@ -167,7 +168,7 @@ def test_frame_modified_between_passes_is_refused(tmp_path, monkeypatch):
         columns["b"][0] = (columns["b"][0] + 1) % 3  # pyarrow has the very same memory
 
     monkeypatch.setattr(charges, "charge", charge_and_modify)
-    with pytest.raises(dp.DataError, match="computes to other records"):
+    with refused(dp.DataError):
         dp.run(make_job(tmp_path), tmp_path / "run", data=pa.table(columns))
 
 
@@ -179,9 +180,9 @@ def test_run_on_frame_resumes_only_with_same_frame(tmp_path, monkeypatch):
         patch.setattr(runner, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
-    with pytest.raises(dp.DataError, match=r"data: none, but this run reads a data frame; .* pass it again"):
+    with refused(dp.DataError):
         measure.perform(open_part(tmp_path / "run"), LocalEngine("synchronous"))
-    with pytest.raises(dp.DataError, match="changed since this release started"):
+    with refused(dp.DataError):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame(seed=1))
     release = dp.run(make_job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
     assert release.manifest["secret"] == "destroyed"
@@ -194,7 +195,7 @@ def test_other_frame_does_not_reuse_answers(tmp_path):
     first = dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     again = dp.run(make_job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
     assert again.manifest["release"] == first.manifest["release"]
-    with pytest.raises(dp.DataError, match="a frame whose records, or their order, differ from those") as caught:
+    with refused(dp.DataError) as caught:
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame().head(10))
     assert f"Release.open({str(tmp_path / 'run')!r})" in str(caught.value)
     assert "fresh=True" in str(caught.value)
@@ -209,17 +210,17 @@ def test_frame_without_fingerprint_key_is_refused(tmp_path, monkeypatch):
     key = tmp_path / "state" / "frames.key"
     assert key.stat().st_mode & 0o777 == 0o600
     key.chmod(0o644)  # others could test guesses with it
-    with pytest.raises(dp.DataError, match="is not in the state folder"):
+    with refused(dp.DataError):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     key.unlink()
-    with pytest.raises(dp.DataError, match="is not in the state folder"):
+    with refused(dp.DataError):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     dp.run(make_job(tmp_path), tmp_path / "other", data=frame(), fresh=True)  # makes another key
-    with pytest.raises(dp.DataError, match="with another key"):
+    with refused(dp.DataError):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     manifest = open_part(tmp_path / "run").manifest
     open_part(tmp_path / "run").update(frame=None)
-    with pytest.raises(dp.DataError, match="has no fingerprint"):
+    with refused(dp.DataError):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     assert manifest["release"] == dp.Release.open(tmp_path / "run").manifest["release"]
 
@@ -263,27 +264,27 @@ def test_snapshot_depends_on_read_columns_only():
 # Refusals
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"data": {"path": "x.parquet", "domain": "d"}}, "data.path: given together with a frame"),
-    ({"data": {"delimiter": ";", "domain": "d"}}, "data.delimiter: given together with a frame"),
-    ({"tables": {}}, "a frame for a job of several tables"),
-    ({"privacy": {"privacy_cost": 1.0}}, "privacy.dataset: missing"),
+@pytest.mark.parametrize("changes", [
+    {"data": {"path": "x.parquet", "domain": "d"}},
+    {"data": {"delimiter": ";", "domain": "d"}},
+    {"tables": {}},
+    {"privacy": {"privacy_cost": 1.0}},
 ])  # fmt: skip
-def test_job_refuses_unexpected_frame(tmp_path, changes, message):
-    with pytest.raises(dp.JobError, match=message):
+def test_job_refuses_unexpected_frame(tmp_path, changes):
+    with refused(dp.JobError):
         dp.run(make_job(tmp_path, **changes), tmp_path / "run", data=frame())
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    ([1, 2], "a list; expected a pandas, Polars or Dask DataFrame"),
-    (frame()[["a", "b"]], "no column 'c'"),
-    (frame().assign(c=[1, "SECRET"] * 200), "values of several types"),
-    (frame().assign(c=[["SECRET"]] * 400), "type list"),
-    (frame().assign(c=77), "a value outside the domain"),
+@pytest.mark.parametrize("given", [
+    [1, 2],
+    frame()[["a", "b"]],
+    frame().assign(c=[1, "SECRET"] * 200),
+    frame().assign(c=[["SECRET"]] * 400),
+    frame().assign(c=77),
 ])  # fmt: skip
-def test_uncountable_frame_is_refused_without_leaking_values(tmp_path, given, message):
-    with pytest.raises(dp.DataError, match=message) as caught:
+def test_uncountable_frame_is_refused_without_leaking_values(tmp_path, given):
+    with refused(dp.DataError) as caught:
         dp.run(make_job(tmp_path), tmp_path / "run", data=given)
     assert "SECRET" not in str(caught.value)
     assert "77" not in str(caught.value)

@@ -21,6 +21,7 @@ from dpscale.runs.stage import STAGES
 from dpscale.storage import files
 from tests.audit.small import write, write_selftest
 from tests.links import small as shop
+from tests.messages import refused
 from tests.selection import mostly_slow
 
 STEPS = ("plan", "measure", "reconstruct", "synthesize", "report")
@@ -176,15 +177,15 @@ def test_paths_below_the_outermost_run_are_real(tmp_path):
         place.rename(moved)
         place.symlink_to(moved)
         for act in (files.read_bytes, files.reading, files.listed, files.sizes, files.remove_partial, files.remove):
-            with pytest.raises(JobError, match="is a symbolic link"):
+            with refused(JobError):
                 act(run / "tables" / "a" / "answers")
-        with pytest.raises(JobError, match="is a symbolic link"), files.writing(run / "tables/a/answers/x"):
+        with refused(JobError), files.writing(run / "tables/a/answers/x"):
             pass
-        with pytest.raises(JobError, match="is a symbolic link"):
+        with refused(JobError):
             files.create(run / "tables/a/answers/x", b"")
-        with pytest.raises(JobError, match="is a symbolic link"):
+        with refused(JobError):
             files.open_in_place(run / "tables/a/answers/x", os.O_WRONLY | os.O_CREAT)
-        with pytest.raises(JobError, match="is a symbolic link"):
+        with refused(JobError):
             files.check_tree(run)
         place.unlink()
         moved.rename(place)
@@ -221,7 +222,7 @@ def test_bundle_with_a_link_is_refused(base, tmp_path):
     check_bundle(tmp_path / "alias")
     (bundle / "claims.json").rename(tmp_path / "claims.json")
     (bundle / "claims.json").symlink_to(tmp_path / "claims.json")
-    with pytest.raises(JobError, match=r"contains 'claims.json', which is a link"):
+    with refused(JobError):
         check_bundle(bundle)
 
 

@@ -11,6 +11,7 @@ from dpscale.ledger import Ledger
 from dpscale.measurement.value_files import records
 from dpscale.runs.opening import open_part
 from tests.answered import answers_to, edit_blocks, index_of
+from tests.messages import refused
 from tests.running import begin_table
 from tests.runs.small import job, table, write_job
 
@@ -245,6 +246,6 @@ def test_edited_plan_is_refused_before_charge(place, edit):
 
     edit_blocks(place / "run", edit_columns)
     run.update(stages={"plan": {"state": "done"}})
-    with pytest.raises(dp.JobError, match=r"run directory: (?!files that stage)"):
+    with refused(dp.JobError):
         run_stages(open_part(place / "run"), only="measure")
     assert not list((place / "run" / "measurements").glob("*"))

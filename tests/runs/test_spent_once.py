@@ -20,6 +20,7 @@ from dpscale.runs.run import Run
 from dpscale.runs.runner import check_repeat
 from dpscale.runs.table import OneTable
 from tests.ledger.test_book import gaussian
+from tests.messages import refused
 from tests.running import begin_table
 
 JOB = """
@@ -133,7 +134,7 @@ def test_job_is_charged_once(project: Path, row: str) -> None:
     if refusal is None:
         assert (dp.run(project / "job.toml", project / run_dir).marginal(["a", "b"]) == answers).all()
     else:
-        with pytest.raises((BudgetError, DataError), match=refusal) as caught:
+        with refused((BudgetError, DataError)) as caught:
             dp.run(project / "job.toml", project / run_dir)
         assert "fresh" in str(caught.value)
         assert not (project / "runs/other").exists()
@@ -152,7 +153,7 @@ def test_moved_project_is_found_in_a_ledger_outside(tmp_path: Path, project: Pat
     (project / "job.toml").write_text(JOB.replace("delta = 1e-9", f'delta = 1e-9\nledger = "{outside}"'))
     dp.run(project / "job.toml", project / "runs/second")
     moved = remove_run(move(project))
-    with pytest.raises(BudgetError, match="charged on"):
+    with refused(BudgetError):
         dp.run(moved / "job.toml", moved / "runs/second")
 
 
@@ -191,7 +192,7 @@ def test_fingerprint_of_another_user_is_one_sentence(project: Path, tmp_path: Pa
     """The key of the fingerprint is that of the user who measured; no new release is advised."""
     touch(project)
     monkeypatch.setenv("DPSCALE_STATE", str(tmp_path / "state of another user"))
-    with pytest.raises(DataError, match="key of another user; nothing spent") as caught:
+    with refused(DataError) as caught:
         dp.run(project / "job.toml", project / "runs/first")
     assert "fresh" not in str(caught.value)
     assert spent(project) == 1
@@ -213,7 +214,7 @@ def test_changed_data_of_an_uncharged_run_name_no_fresh_release(project: Path, m
         with pytest.raises(TransientError):
             dp.run(job, folder)
     change_line(project)
-    with pytest.raises(DataError, match="1 of 4 files changed") as caught:
+    with refused(DataError) as caught:
         dp.run(job, folder)
     assert "charged nothing" in str(caught.value)
     assert "--fresh" not in str(caught.value)
@@ -266,7 +267,7 @@ def test_name_of_an_earlier_version_is_taken_over(project: Path) -> None:
     assert len(one["releases"]) == 2
     (project / "job.toml").write_text(JOB.replace("delta = 1e-9", 'delta = 1e-9\nledger = "old.sqlite"')
                                       .replace("epsilon = 1.0", "epsilon = 0.9"))  # fmt: skip
-    with pytest.raises(BudgetError, match="cap"):
+    with refused(BudgetError):
         dp.run(project / "job.toml", project / "runs/third")
 
 
@@ -275,7 +276,7 @@ def test_cap_on_a_folder_holds_for_a_default_name_below(project: Path) -> None:
     with Ledger.open(place) as ledger:
         ledger.set_cap(path, 1.2, 1e-9)
     (project / "job.toml").write_text(JOB.replace("delta = 1e-9", 'delta = 1e-9\nledger = "old.sqlite"'))
-    with pytest.raises(BudgetError, match="similar to"):
+    with refused(BudgetError):
         dp.run(project / "job.toml", project / "runs/second")
 
 
@@ -297,7 +298,7 @@ def test_job_of_a_release_is_in_the_hash_chain(tmp_path: Path) -> None:
         entry = JobEntry("2:abc", "one", "/runs/one", "/data")
         ledger.charge("./data", "one", gaussian(0.01), DIGEST, job=entry)
         ledger.verify()
-        with pytest.raises(BudgetError, match=r"charged on .* 'one' in /runs/one"):
+        with refused(BudgetError):
             ledger.charge("./data", "two", gaussian(0.01), DIGEST, job=JobEntry("2:abc", "two", "/runs/two", "/data"))
         ledger.charge("./data", "one-units", gaussian(0.01), DIGEST, job=entry)  # a part of the same run
     for column in ("job", "run_dir", "files"):
@@ -308,7 +309,7 @@ def test_job_of_a_release_is_in_the_hash_chain(tmp_path: Path) -> None:
             db.execute("DROP TRIGGER protections_update")
             db.execute(f"UPDATE protections SET {column} = 'other' WHERE release = 'one'")
             db.execute(trigger)
-        with Ledger.open(edited) as ledger, pytest.raises(BudgetError, match="hash chain"):
+        with Ledger.open(edited) as ledger, refused(BudgetError):
             ledger.verify()
 
 
@@ -349,10 +350,10 @@ def test_job_of_several_tables_is_charged_once(tmp_path: Path) -> None:
         renamed = file.rename(file.with_name(f"new-{file.name}"))
         os.utime(renamed, (1, 1))
     dp.run(path, run)
-    with pytest.raises(BudgetError, match=r"charged on .*/run; nothing read or spent"):
+    with refused(BudgetError):
         dp.run(path, tmp_path / "other")
     shutil.rmtree(run)
-    with pytest.raises(BudgetError, match=r"charged on .*/run; nothing read or spent"):
+    with refused(BudgetError):
         dp.run(path, run)
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         assert len(ledger.summary()["datasets"]["shop"]["releases"]) == 1
@@ -364,7 +365,7 @@ def test_growing_table_is_charged_once(tmp_path: Path) -> None:
 
     path = write_job(tmp_path, None)
     dp.run(path, tmp_path / "run")
-    with pytest.raises(BudgetError, match=r"charged on .*/run; nothing read or spent"):
+    with refused(BudgetError):
         dp.run(path, tmp_path / "other")
 
 

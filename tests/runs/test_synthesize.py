@@ -19,6 +19,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import sections as dp_sections
 from dpscale.runs.opening import open_part
+from tests.messages import refused
 from tests.running import run_stages
 
 DOMAIN = {
@@ -161,7 +162,7 @@ def test_rows_can_be_requested_again_without_charge(reference: Path, tmp_path: P
     job = write_job(tmp_path, synthesize=None)
     run = dp.run(job, tmp_path / "run")
     assert "synthesize" not in run.manifest["stages"]
-    with pytest.raises(dp.JobError, match=r"sample them: dpscale rows"):
+    with refused(dp.JobError):
         run.synthetic()
     measured = run.manifest["stages"]["measure"]
     for rows in (50, 20, 20):
@@ -205,7 +206,7 @@ def test_number_of_files_is_bounded() -> None:
 
 def test_rows_beyond_memory_are_refused_without_charge(tmp_path: Path) -> None:
     job = write_job(tmp_path, synthesize={"rows": 10**9, "parts": 1})
-    with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: drawing one needs 59\.6 GiB"):
+    with refused(dp.JobError):
         dp.run(job, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 

@@ -9,6 +9,7 @@ from scipy import stats
 import dpscale as dp
 from dpscale.audit.evidence.sensitivities import digest, misshapen, norms
 from dpscale.plans.plan import content_of, factor_fields, read_plan, write_plan
+from tests.messages import refused
 from tests.selection import mostly_slow
 
 CODES, ROWS = 2100, 20_000
@@ -90,7 +91,7 @@ def test_bundle_factor_gives_norms_and_digest(release):
         assert norms(fields) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
         assert digest(fields) == own
         if factor.kind == "nested":
-            with pytest.raises(ValueError, match="levels"):
+            with refused(ValueError):
                 norms(fields | {"counts": [number - 1 for number in fields["counts"]]})
 
 

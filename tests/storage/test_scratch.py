@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dpscale.storage.scratch import LOCK, NAME, Memory, Sealed, Use, shared_folder, sweep, used
+from tests.messages import refused
 
 WRITES = """
 import sys, numpy as np
@@ -109,5 +110,5 @@ def test_end_of_use_closes_all_its_files(tmp_path):
         file_of_third = Sealed.new(third, str(tmp_path))
         assert file_of_third.append(np.arange(3)) == 0
         for file in (*files, moved):
-            with pytest.raises(ValueError, match="closed file"):
+            with refused(ValueError):
                 file.read(called[0], 0, 3, np.int64)

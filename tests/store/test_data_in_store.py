@@ -16,6 +16,7 @@ import dpscale as dp
 from dpscale.records.origin import layout, snapshot, stamps
 from dpscale.storage import objects
 from tests.audit.small import answers, frame, measurements, write
+from tests.messages import refused
 
 s3fs = pytest.importorskip("s3fs")
 DOMAIN = dp.Domain({"a": 4, "b": 3, "c": 5})
@@ -116,7 +117,7 @@ def test_changed_objects_are_detected(tmp_path, prefix):
     changed.to_parquet(tmp_path / "data" / "0.parquet", index=False)
     upload(tmp_path / "data" / "0.parquet", f"{prefix}/0.parquet")
     assert stamps(table) != before
-    with pytest.raises(dp.DataError, match="from other data"):
+    with refused(dp.DataError):
         dp.run(job, tmp_path / "run")
 
 
@@ -133,22 +134,22 @@ def test_object_rewritten_while_read_is_refused(tmp_path, prefix):
 
 
 def test_missing_or_mixed_locations_are_refused(prefix):
-    with pytest.raises(dp.DataError, match="no file at"):
+    with refused(dp.DataError):
         dp.Table.open(f"{prefix}/nothing", DOMAIN)
-    with pytest.raises(dp.DataError, match="several locations"):
+    with refused(dp.DataError):
         dp.Table.open([prefix, f"s3://other-{uuid.uuid4().hex}/x.parquet"], DOMAIN)
-    with pytest.raises(dp.DataError, match="several locations"):
+    with refused(dp.DataError):
         dp.Table.open([prefix, "x.parquet"], DOMAIN)
-    with pytest.raises(dp.DataError, match="an unknown kind of store"):
+    with refused(dp.DataError):
         dp.Table.open("nowhere://bucket/x", DOMAIN)
-    with pytest.raises(dp.DataError, match="a file system that lists files"):
+    with refused(dp.DataError):
         dp.Table.open("https://host/x.parquet", DOMAIN)
 
 
 def test_damaged_object_is_reported_without_content(tmp_path, prefix):
     (tmp_path / "x.parquet").write_bytes(b"SECRET" * 100)
     url = upload(tmp_path / "x.parquet", f"{prefix}/x.parquet")
-    with pytest.raises(dp.DataError, match="damaged or not of its format") as caught:
+    with refused(dp.DataError) as caught:
         dp.Table.open(url, DOMAIN).require(["a"])
     assert "SECRET" not in str(caught.value)
 
@@ -159,7 +160,7 @@ def test_damaged_object_is_reported_without_content(tmp_path, prefix):
 def test_address_with_key_is_refused_without_printing_it(tmp_path, keyed):
     for ask in (lambda: dp.Table.open(keyed, DOMAIN), lambda: layout(keyed),
                 lambda: dp.run(write(tmp_path, data={"path": keyed, "domain": "domain.toml"}))):  # fmt: skip
-        with pytest.raises(dp.DpscaleError, match="that contains a key") as caught:
+        with refused(dp.DpscaleError) as caught:
             ask()
         assert "SECRETKEY" not in str(caught.value)
 
@@ -177,7 +178,7 @@ def test_unreachable_store_is_transient(prefix, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(dp.TransientError, match=r"cannot be listed \(\w+\)") as caught:
+    with refused(dp.TransientError) as caught:
         dp.Table.open(prefix, DOMAIN)
     assert "tests" not in str(caught.value).replace(prefix, "")
     s3fs.S3FileSystem.clear_instance_cache()
@@ -204,13 +205,9 @@ def test_delta_and_iceberg_tables_in_store(tmp_path, prefix, monkeypatch):
         assert stamps(table) == stamps(Origin(format=kind, version=table.lake.version).table(path, DOMAIN))
 
 
-@pytest.mark.parametrize(
-    ("url", "package", "extra"), [("gs://b/t", "gcsfs", "gcs"), ("abfs://b@c/t", "adlfs", "azure")]
-)
-def test_missing_driver_is_named_with_extra(url, package, extra, monkeypatch):
+@pytest.mark.parametrize(("url", "package"), [("gs://b/t", "gcsfs"), ("abfs://b@c/t", "adlfs")])
+def test_missing_driver_is_named_with_extra(url, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(importlib.import_module("fsspec.registry"), "_registry", {})
-    with pytest.raises(
-        dp.DataError, match=rf"which requires the missing package {package}; .* pip install 'dpscale\[{extra}\]'"
-    ):
+    with refused(dp.DataError):
         dp.Table.open(url, DOMAIN)

@@ -7,6 +7,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.records.files import Dialect
+from tests.messages import refused
 
 DOMAIN = dp.Domain(x={"kind": "coded", "size": 2})
 MARKS = {"delta": "_delta_log/0.json", "iceberg": "metadata/v1.metadata.json", "hudi": ".hoodie/hoodie.properties"}
@@ -19,10 +20,9 @@ def test_objects_of_a_table_with_a_log_are_refused(store, kind):
         pq.write_table(pa.table({"x": [0, 1]}), file)
     with fsspec.open(f"{root}/{MARKS[kind]}", "wb") as file:
         file.write(b"{}")
-    said = "every record counts" if kind == "hudi" else f'format = "{kind}"'
     for path in (root, f"{root}/", f"{root}/data", f"{root}/data/year=2024", f"{root}/data/year=2024/part.parquet",
                  f"{root}/data/*/*.parquet"):  # fmt: skip
-        with pytest.raises(dp.DataError, match=said):
+        with refused(dp.DataError):
             dp.Table.open(path, DOMAIN)
     stated = dp.Table.open(f"{root}/data", DOMAIN, dialect=Dialect(format="parquet"))
     assert dp.count_marginals(stated, [("x",)])["x",].tolist() == [1, 1]

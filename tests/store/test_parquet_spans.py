@@ -9,6 +9,7 @@ import pytest
 import dpscale as dp
 from dpscale.records.files import fetched_bytes
 from dpscale.records.parquet import OpenParquet
+from tests.messages import refused
 
 ROWS = 200_000
 SIZES = {"a": 3, "b": 200, "c": 7}
@@ -83,5 +84,5 @@ def test_understated_size_does_not_shorten_the_bytes(stored):
 def test_truncated_object_is_an_error(stored):
     local, url, _ = stored
     size = local.stat().st_size
-    with pytest.raises(OSError, match="ends too early"), fetched_bytes(url, 2 * size, [(0, 2 * size)]):
+    with refused(OSError), fetched_bytes(url, 2 * size, [(0, 2 * size)]):
         pass

@@ -23,6 +23,7 @@ from dpscale.plans.plan import read_content
 from dpscale.privacy import conversion
 from dpscale.runs import manifest
 from dpscale.runs.opening import open_part
+from tests.messages import refused
 from tests.selection import mostly_slow
 from tests.stored.runs import case_folder, estimates, run_case, write_case
 
@@ -99,7 +100,7 @@ def test_options_in_a_plan_file_are_read_exactly():
         exact = options().exact()
         for given in (exact, exact | options.fixed):
             assert options.from_exact(given).exact() == exact
-        with pytest.raises(ValueError, match="grain"):
+        with refused(ValueError):
             options.from_exact(exact | {"grain": "0.6"})
 
 
@@ -111,7 +112,7 @@ def test_a_plan_with_an_unknown_version_is_refused(finished):
     before = plan.read_text()
     plan.write_text(before.replace(read_content(plan.parent)["version"], "aim-grem/99"))
     try:
-        with pytest.raises(dp.JobError, match="unknown version"):
+        with refused(dp.JobError):
             open_part(folder / "run").measurement_plan  # noqa: B018
     finally:
         plan.write_text(before)

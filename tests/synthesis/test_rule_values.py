@@ -14,6 +14,7 @@ from dpscale.base.numerics import Floats
 from dpscale.domain.rule_text import value_ranges
 from dpscale.privacy.streams import PublicStream
 from dpscale.synthesis.rule_values import RowCells, RuleValues
+from tests.messages import refused
 
 ATTRIBUTES: dict[str, Any] = {
     "a": {"kind": "bins", "edges": [0, 4, 8, 12]},
@@ -165,5 +166,5 @@ def test_rows_without_possible_values_are_not_passed_over() -> None:
     _, rules = make_rules(["a < b"])
     rows = np.array([[2, 0]], np.int32)
     cells = RowCells.of("ab", rows)
-    with pytest.raises(RuntimeError, match="no values"):
+    with refused(RuntimeError):
         rules.fitted(cells, independent(rules, cells, 0), PublicStream("r", "values"))

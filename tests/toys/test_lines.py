@@ -10,6 +10,7 @@ from dpscale.records.files import Dialect
 from dpscale.records.formats import FORMATS
 from tests.audit.small import frame, write
 from tests.links.small import make_frames, make_job, write_job
+from tests.messages import refused
 from tests.toys.lines import write_lines
 
 LINES = Dialect(format="lines")
@@ -92,8 +93,8 @@ def test_tables_of_linked_job_are_read(tmp_path):
 def test_unknown_format_is_refused_in_one_sentence(tmp_path):
     lines = write_data(tmp_path, frame())
     job = write(tmp_path, **JOB, data={"path": str(lines), "format": "line", "domain": "domain.toml"})
-    with pytest.raises(dp.JobError, match=r"data.format: 'line'.* did you mean 'lines'"):
+    with refused(dp.JobError):
         dp.run(job, tmp_path / "run")
     job = write(tmp_path, **JOB, data={"path": str(lines), "domain": "domain.toml"})
-    with pytest.raises(dp.DataError, match="no file at"):  # an ending loads no foreign format
+    with refused(dp.DataError):  # an ending loads no foreign format
         dp.run(job, tmp_path / "run")

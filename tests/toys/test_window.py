@@ -14,6 +14,7 @@ from dpscale.runs.stage import STAGES
 from dpscale.runs.stages.report import SECTIONS
 from dpscale.workload import Workload, axis_of, wide
 from tests.audit.small import frame, write
+from tests.messages import refused
 from tests.oracles import explicit_strategy
 from tests.toys import register, unregister
 from tests.toys.window import Window
@@ -120,7 +121,7 @@ def test_singular_windows_do_not_span_the_cells(tmp_path, monkeypatch):
     release = dp.run(job, tmp_path / "run")
     estimate, _ = release.answer(("a",), query=np.array([1.0, 1, 0, 0]))
     assert np.isfinite(estimate)
-    with pytest.raises(dp.PlanError, match="not measured"):
+    with refused(dp.PlanError):
         release.answer(("a",), query=np.array([1.0, 0, 0, 0]))
     assert "window" in (release.path / "report.html").read_text()
 
@@ -129,15 +130,15 @@ def test_widths_are_validated_and_recorded(tmp_path):
     workload = Workload(DOMAIN).add("window", degree=1, width=3)
     assert workload.digest != Workload(DOMAIN).add("window", degree=1, width=2).digest
     assert workload.digest == Workload(DOMAIN).add("window", degree=1).digest
-    with pytest.raises(dp.JobError, match=r"workload.width: 0; expected a whole number, 1 or more"):
+    with refused(dp.JobError):
         Workload(DOMAIN).add("window", degree=1, width=0)
-    with pytest.raises(dp.JobError, match=r"workload.width: given for family 'prefix'; expected family window only"):
+    with refused(dp.JobError):
         Workload(DOMAIN).add("prefix", degree=1, width=2)
-    with pytest.raises(dp.JobError, match=r"workload.numeric: given for family 'window'; expected family hybrid only"):
+    with refused(dp.JobError):
         Workload(DOMAIN).add("window", degree=1, numeric=["a"])
-    with pytest.raises(dp.JobError, match=r"workload.0.widht: unknown key"):
+    with refused(dp.JobError):
         dp.run(write(tmp_path, workload=[{"family": "window", "degree": 1, "widht": 2}]), tmp_path / "run")
-    with pytest.raises(dp.JobError, match=r"workload.0.width: unknown key"):
+    with refused(dp.JobError):
         dp.run(write(tmp_path, workload=[{"family": "prefix", "degree": 1, "width": 2}]), tmp_path / "run")
 
 

@@ -7,6 +7,7 @@ from dpscale import Domain, Workload, plan
 from dpscale.base.errors import PlanError
 from dpscale.mechanisms.contract import planning_memory
 from dpscale.workload.residual import profile_of
+from tests.messages import refused
 
 CELLS = 2100
 
@@ -41,7 +42,7 @@ def test_groups_beside_another_attribute_have_the_same_strategy():
 
 def test_wider_groups_are_refused():
     workload = Workload(Domain({"a": 8193})).add("product", predicates={"a": groups(8193)})
-    with pytest.raises(PlanError, match="at most 8192 cells, or queries that are intervals"):
+    with refused(PlanError):
         plan(workload)
 
 

@@ -13,6 +13,7 @@ from dpscale.plans.plan import read_plan, write_plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload import merging
 from dpscale.workload.merging import merge_cells
+from tests.messages import refused
 from tests.oracles import explicit_strategy, least_squares_variances
 
 ZIPS = ["zip in 0..999", "zip in 500..1499", "zip in 2000..2999", "zip >= 4000", "total"]
@@ -125,9 +126,9 @@ def test_exact_counts_are_answered_exactly_and_finer_queries_are_refused(tmp_pat
             np.testing.assert_allclose(estimates.part_answers(part, names)[0], exact, atol=1e-4)
             query = part.queries(names)[0]
             assert estimates.answer(names, query)[0] == pytest.approx(float((query * marginal).sum()), abs=1e-4)
-    with pytest.raises(PlanError, match="not measured"):
+    with refused(PlanError):
         plan.variance("a", np.eye(7)[1])
-    with pytest.raises(PlanError, match="not measured"):
+    with refused(PlanError):
         estimates.marginal(("a",))
     assert not any({"a", "b"} & set(names) for names in plan.accuracy.complete_sets())
 

@@ -29,6 +29,7 @@ from tests.measurement.small import (
     mean_error,
     run_loop,
 )
+from tests.messages import refused
 
 SETS = (("a", "b"), ("a", "d"), ("b", "d"))
 
@@ -110,7 +111,7 @@ def test_decision_with_empty_sets_costs_selection_and_round_trips():
     fields = json.loads(json.dumps(decision.to_dict()))
     assert AimDecision.from_dict(fields, setting).spent == decision.spent
     fields["orders"].append([1, [], *fields["orders"][0][2:]])
-    with pytest.raises(ValueError, match="outside"):
+    with refused(ValueError):
         AimDecision.from_dict(fields, setting)
 
 
@@ -122,9 +123,9 @@ def test_empty_decision_without_candidate_is_refused(edit):
     selection = state.selection
     decision = state.decide(selection, ((),) * selection.count).to_dict()
     assert AimDecision.from_dict(decision, setting).requests == ()
-    with pytest.raises(ValueError, match="an empty set that is not a candidate"):
+    with refused(ValueError):
         AimDecision.from_dict(decision | edit, setting)
-    with pytest.raises(ValueError, match="an empty set that is not a candidate"):
+    with refused(ValueError):
         AimDecision.from_dict(decision, make_setting((PublishedSchedule(), setting.estimator)))
 
 

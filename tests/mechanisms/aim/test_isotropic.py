@@ -19,6 +19,7 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload.residual import Residuals, every_cell
 from tests.measurement.small import SIZES, make_counter, make_records, make_setting, measure_request, run_loop
+from tests.messages import refused
 
 SHAPE = {"x": 3, "y": 4, "z": 2}
 NAMES = tuple(SHAPE)
@@ -119,10 +120,9 @@ def test_read_plan_repeats_its_run(tmp_path, changed):
 
 
 def test_allocation_of_default_mechanism_is_refused():
-    message = r"^mechanism\.allocation: given without published = true; expected an option of the published mechanism; "
-    with pytest.raises(JobError, match=message):
+    with refused(JobError):
         checked(aim_grem.Options, {"allocation": "iid"}, "mechanism", "aim-grem")
-    with pytest.raises(JobError, match=r"mechanism\.allocation: .*expected conditional, iid"):
+    with refused(JobError):
         checked(aim_grem.Options, {"published": True, "allocation": "even"}, "mechanism", "aim-grem")
 
 
@@ -144,9 +144,8 @@ def test_lazy_updates_of_large_candidates_are_refused():
     """The driver would retain 5 GiB of marginals; the sums of residuals are planned."""
     wide = Workload(Domain({name: 200 for name in "abcdefghi"})).add("marginal", degree=3)
     problem = PlanningProblem(wide, Budget(GAUSSIAN, 0.1))
-    message = r'^mechanism\.updates: "lazy" for candidates of .*; expected at most 1 GiB; use updates = "touched"'
-    with pytest.raises(PlanError, match=message):
+    with refused(PlanError):
         aim_grem.plan(problem, aim_grem.Options(published=True, updates="lazy"))
     assert not aim_grem.plan(problem, aim_grem.Options(published=True)).setting.estimator.lazy
-    with pytest.raises(JobError, match=r"^mechanism\.updates: given without published = true"):
+    with refused(JobError):
         checked(aim_grem.Options, {"updates": "lazy"}, "mechanism", "aim-grem")

@@ -20,6 +20,7 @@ from dpscale.privacy.streams import seeded_secret
 from dpscale.runs.opening import open_run
 from tests.audit.small import write
 from tests.measurement.small import SIZES, make_counter, make_records
+from tests.messages import refused
 
 COUNTS = make_counter(make_records())
 CHAIN = [["a"], ["b", "a"], ["c", "b"], ["d", "c"], ["e", "d"]]
@@ -117,13 +118,13 @@ def test_plan_file_has_the_structure_and_repeats_its_run(tmp_path, name):
 
 
 def test_unknown_attributes_and_structures_without_candidates_are_refused():
-    with pytest.raises(dp.PlanError, match=r"mechanism\.prior: the attribute 'z'; expected attributes of the domain"):
+    with refused(dp.PlanError):
         plan_of("mst", prior=[["a", "z"]])
-    with pytest.raises(dp.PlanError, match=r"mechanism\.prior: a structure without a candidate"):
+    with refused(dp.PlanError):
         plan_of("mst", prior=[["a"]])
-    with pytest.raises(dp.PlanError, match=r"mechanism\.prior: a family that is empty or repeats a name"):
+    with refused(dp.PlanError):
         plan_of("mst", prior=[["a", "a"]])
-    with pytest.raises(dp.PlanError, match=r"mechanism\.prior: 'x\.bif', a file, outside a job"):
+    with refused(dp.PlanError):
         plan_of("mst", prior="x.bif")
 
 
@@ -185,17 +186,15 @@ def test_evidence_of_a_run_with_a_structure_is_sound(tmp_path):
 
 def test_bad_files_are_refused_in_one_sentence(tmp_path):
     path = write(tmp_path, mechanism={"name": "mst", "prior": "absent.bif"})
-    with pytest.raises(dp.JobError, match=r"mechanism\.prior: absent\.bif: a file that cannot be read \(FileNotFound"):
+    with refused(dp.JobError):
         Job.read(path)
     (tmp_path / "text.bif").write_text("no network")
     path = write(tmp_path, mechanism={"name": "mst", "prior": "text.bif"})
-    with pytest.raises(
-        dp.JobError, match=r"mechanism\.prior: text\.bif: a file without a variable; expected a network"
-    ):
+    with refused(dp.JobError):
         Job.read(path)
     path = write(tmp_path, mechanism={"name": "mst", "prior": "text.txt"})
-    with pytest.raises(dp.JobError, match=r"mechanism\.prior: text\.txt: a file that does not end in \.bif"):
+    with refused(dp.JobError):
         Job.read(path)
     path = write(tmp_path, mechanism={"name": "hdmm", "prior": [["a"]]})
-    with pytest.raises(dp.JobError, match=r"mechanism\.prior: given for hdmm"):
+    with refused(dp.JobError):
         Job.read(path)

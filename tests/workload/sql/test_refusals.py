@@ -6,6 +6,7 @@ import dpscale as dp
 from dpscale.base.errors import JobError
 from dpscale.workload.sql.selection import select
 from dpscale.workload.sql.statements import read_statements
+from tests.messages import refused
 
 DOMAIN = dp.Domain.from_dict({
     "attributes": {
@@ -121,7 +122,7 @@ WRONG = {  # statement: part that is underlined, words of the reason or remedy
 }
 
 
-def refused(text):
+def refusal_of(text):
     with pytest.raises(JobError) as caught:
         dp.Workload(DOMAIN).add_sql(text)
     return caught.value
@@ -129,7 +130,7 @@ def refused(text):
 
 @pytest.mark.parametrize("text", WRONG)
 def test_sentence_has_the_place_and_the_nearest_form(text):
-    error, (part, words) = refused(text), WRONG[text]
+    error, (part, words) = refusal_of(text), WRONG[text]
     sentence, [written, marks] = str(error), error.__notes__[1].split("\n")
     assert words in sentence
     assert "\n" not in sentence
@@ -152,22 +153,22 @@ def test_sentence_has_the_place_and_the_nearest_form(text):
     ],
 )
 def test_wrong_text_is_refused(text, words):
-    assert words in str(refused(text))
+    assert words in str(refusal_of(text))
 
 
 def test_quotient_of_integers_of_a_dialect_is_refused():
     for text in ("SELECT SUM(age / 2) FROM t", "SELECT COUNT(*) FILTER (WHERE age > 2) / COUNT(*) FROM t"):
-        with pytest.raises(JobError, match=r"multiply by 1\.0"):
+        with refused(JobError):
             dp.Workload(DOMAIN).add_sql(text, dialect="postgres")
         dp.Workload(DOMAIN).add_sql(text.replace(" / ", " * 1.0 / "), dialect="postgres")
 
 
 def test_thousands_of_conditions_are_refused():
-    assert "IN (" in str(refused(f"SELECT COUNT(*) FROM t WHERE {' OR '.join(['age = 1'] * 5000)}"))
+    assert "IN (" in str(refusal_of(f"SELECT COUNT(*) FROM t WHERE {' OR '.join(['age = 1'] * 5000)}"))
 
 
 def test_error_of_a_later_line_is_underlined_there():
-    error = refused("SELECT sex,\n  MAX(age)\nFROM t GROUP BY sex")
+    error = refusal_of("SELECT sex,\n  MAX(age)\nFROM t GROUP BY sex")
     assert "at line 2, character 3" in str(error)
     assert error.__notes__[1] == "  MAX(age)\n  ^^^^^^^^"
 
