@@ -83,6 +83,13 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def pytest_itemcollected(item):
+    """Note the tests that exist, for the rows of messages.txt."""
+    from tests.messages import MESSAGES
+
+    MESSAGES.collect(item.nodeid)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """Compare the messages of refusals with messages.txt, one row after the other."""

@@ -12,12 +12,12 @@ from tests.messages import (
     VARIABLE,
     Messages,
     common,
+    exists,
     format_table,
     read,
     refused,
     replaced,
     without,
-    without_case,
 )
 
 # Errors that are not dpscale's, and tests of which the sentence or the number of refusals follows from the case.
@@ -85,10 +85,7 @@ def is_generated(function):
 
 def test_rows_are_sorted_and_name_tests_that_exist():
     assert format_table(read(TABLE)) == TABLE.read_text()
-    tests = {
-        f"{path}::{name}" for path, text in SOURCES.items() for name in re.findall(r"^ *def (test_\w+)", text, re.M)
-    }
-    assert {re.sub("::.*::", "::", without_case(test)) for test in read(TABLE)} <= tests
+    assert [test for test in read(TABLE) if not exists(test)] == []
 
 
 def test_parts_of_sentences_are_compared_for_the_listed_reasons_alone():
@@ -177,6 +174,13 @@ def test_case_without_rows_has_those_of_all_cases(messages):
         messages.end()
 
 
+def test_another_error_is_raised_and_no_error_fails(messages):
+    with pytest.raises(ZeroDivisionError), refused(JobError, messages):
+        1 / 0  # noqa: B018
+    with pytest.raises(pytest.fail.Exception), refused(JobError, messages):
+        pass
+
+
 # Writing
 
 
@@ -217,13 +221,26 @@ def test_rows_are_replaced_where_they_no_longer_agree():
     old = {"t::a": (("E", "an old …"),), "t::b": (("E", "old"),), "t::c": (("E", "gone"),), "t::d": (("E", "stays"),)}
     run = {"t::a": [("E", "an old text")], "t::b": [("E", "new 1")], "t::c": [], "t::e[x]": [("E", "same")],
            "t::e[y]": [("E", "same")], "t::f[x]": [("E", "same")], "t::f[y]": []}  # fmt: skip
-    assert replaced(old, [run, run | {"t::b": [("E", "new 2")]}]) == {
+    assert replaced(old, [run, run | {"t::b": [("E", "new 2")]}], run) == {
         "t::a": (("E", "an old …"),), "t::b": (("E", "new …"),), "t::d": (("E", "stays"),), "t::e": (("E", "same"),),
         "t::f[x]": (("E", "same"),),
     }  # fmt: skip
 
 
+def test_refusals_that_differ_in_number_are_not_written(capsys):
+    old = {"t::a": (("E", "same"),)}
+    assert replaced(old, [{"t::a": []}, {"t::a": [("E", "other")]}], {"t::a"}) == old
+    assert "t::a: the refusals differ" in capsys.readouterr().out
+
+
 def test_changed_case_gets_its_own_rows():
     old = {"t::a": (("E", "same"),)}
     run = {"t::a[x]": [("E", "same")], "t::a[y]": [("E", "other")]}
-    assert replaced(old, [run, run]) == {"t::a": (("E", "same"),), "t::a[y]": (("E", "other"),)}
+    assert replaced(old, [run, run], run) == {"t::a": (("E", "same"),), "t::a[y]": (("E", "other"),)}
+
+
+def test_rows_of_a_case_that_failed_stay_and_those_of_a_removed_one_do_not():
+    old = {"t::a[failed]": (("E", "1"),), "t::a[passed]": (("E", "2"),), "t::a[removed]": (("E", "3"),)}
+    run = {"t::a[passed]": [("E", "4")]}
+    assert replaced(old, [run, run], {"t::a[failed]", "t::a[passed]"}) == {
+        "t::a[failed]": (("E", "1"),), "t::a[passed]": (("E", "4"),)}  # fmt: skip
