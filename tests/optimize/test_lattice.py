@@ -108,7 +108,7 @@ def test_products_in_narrow_spans_are_measured_with_little_budget(name, monkeypa
     assert plan_draws(planned, 1e-6).amount <= Fraction(1e-6)
     monkeypatch.setattr(integer_strategies, "MOST_TOGETHER", math.inf)
     finer = dp.plan(workload, "query-smasher")
-    with pytest.raises(PlanError, match="noise below 2\\^99 lattice steps"):
+    with refused(PlanError):
         plan_draws(finer, 1e-6)
     assert planned.error == pytest.approx(finer.error, rel=1e-6)
 
