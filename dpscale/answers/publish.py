@@ -16,6 +16,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -131,10 +132,10 @@ class Published:
     `listed` has the answers of queries that are listed by predicates, by label and attributes: values without a margin
     in common, each rounded alone. `numbers` has sums, means and other statistics of numbers, `statements` the rows of
     SELECT statements. `notes` are lines for the readme. `ends` has the 95 % intervals of the counts, from the estimates
-    and not below 0.
+    and not below 0. `total` is None if the answers do not determine the number of records; then there are no tables.
     """
 
-    total: int
+    total: int | None
     tables: Mapping[AttributeSet, Integers]
     errors: Mapping[AttributeSet, Floats]
     left_out: Mapping[AttributeSet, str]
@@ -151,23 +152,26 @@ def publish(
     minimum: int = 0,
     statements: Sequence[StatementRows] = (),
 ) -> Published:
-    """Return integer tables for the sets, and rows of statements. Raises PlanError if not even the total is estimated.
+    """Return integer tables for the sets, and rows of statements.
 
-    Tables of numbers whose groups have no published counts, and statements, are omitted if counts below a minimum are
-    hidden.
+    Tables add up to the total, so there are none if it is not estimated. Tables of numbers whose groups have no
+    published counts, and statements, are omitted if counts below a minimum are hidden.
 
     `found` has the integer tables and the sets without one, with the reasons. `left_out` keeps the reasons of requested
     sets.
     """
-    total = max(round(statistics.total(answered, 0.95).estimate), 0)
+    total, found = None, WholeTables({}, {}, dict.fromkeys(requested, UNDETERMINED))
     has_levels = names_levels(answered, requested)
-    found = (tree_tables if has_levels else plain_tables)(answered, requested, total, MOST_CELLS)
+    with suppress(PlanError):
+        total = max(round(statistics.total(answered, 0.95).estimate), 0)
+    if total is not None:
+        found = (tree_tables if has_levels else plain_tables)(answered, requested, total, MOST_CELLS)
     numbers = [*number_tables(answered, requested, found.tables, MOST_CELLS)]
     listed = [*_listed(answered, requested)]
     notes = NOTES if has_levels else ()
     ends = {names: own for names in found.tables if (own := _ends(answered, names)) is not None}
     uncounted = [
-        one for one in numbers if minimum > (total if not one.by else 0) and "count" not in one.table.column_names
+        one for one in numbers if minimum > (total or 0 if not one.by else 0) and "count" not in one.table.column_names
     ]
     asked = {names for part in answered.estimates.workload.parts if part.name not in answered.selected
              for names in part.sets} if statements else requested  # fmt: skip
@@ -639,10 +643,7 @@ def readme(
         out.append(f"  tables of {MOST_ROWS:,} rows or more: in {BOOK} only, because no sheet has more rows")
 
     return "\n".join([
-        f"Tables of release {release}", "", description, "",
-        f"Total: {published.total:,}. All counts are non-negative integers, and tables add up: common margins of two",
-        "tables are equal. Combinations that the domain declares impossible are 0. For this, estimates are",
-        "truncated at zero, fitted to the margins of smaller tables and rounded, so small counts are biased.",
+        f"Tables of release {release}", "", description, "", *_total_notes(published.total),
         *published.notes,
         "For sums of many cells use the answers of the release.", "",
         "count      the published number",
@@ -651,6 +652,17 @@ def readme(
         " for a count of 0)", *([f"flag 'minimum': {flag_notes(limit, minimum)[1]}"] if minimum else []), *numbers,
         "", "Labels are in codebook.csv.", "", "Tables", *listed, "", "Omitted", *out, "",
     ])  # fmt: skip
+
+
+def _total_notes(total: int | None) -> list[str]:
+    """Return the lines on the total and the tables that add up to it."""
+    if total is None:
+        return ["The answers do not determine the number of records, so there are no tables that add up to it."]
+    return [
+        f"Total: {total:,}. All counts are non-negative integers, and tables add up: common margins of two",
+        "tables are equal. Combinations that the domain declares impossible are 0. For this, estimates are",
+        "truncated at zero, fitted to the margins of smaller tables and rounded, so small counts are biased.",
+    ]
 
 
 def _names(tables: Mapping[AttributeSet, Any]) -> Iterator[tuple[str, AttributeSet]]:

@@ -210,7 +210,8 @@ def publish(
         return
     for name, one in tables.items():
         left = f", {one['left_out']} omitted (see its readme)" if one["left_out"] else ""
-        click.echo(f"{name}: {one['sets']} tables of {one['total']:,} records{left}")
+        records = "" if one["total"] is None else f" of {one['total']:,} records"
+        click.echo(f"{name}: {one['sets']} tables{records}{left}")
     click.echo(f"published: {folder}")
 
 

@@ -204,8 +204,8 @@ def plan_summary(
     budget = read.answer_budget(read.read_domain())  # that of a plan may have the cells that a search has found
     # all on which the cached figures depend
     known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
-             read.data.max_rows_per_unit, read.engine.bytes, engine.workers, read.output.max_rows, rows,
-             [one.text for part in read.workload for one in part.statements]]  # fmt: skip
+             read.data.max_rows_per_unit, read.needs_marginals, read.engine.bytes, engine.workers, read.output.max_rows,
+             rows, [one.text for part in read.workload for one in part.statements]]  # fmt: skip
     followed = planning.cached_summary(
         known,
         lambda: {

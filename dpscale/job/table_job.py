@@ -398,7 +398,12 @@ class TableJob:
         `declared` is the domain of the job if that of the workload has the cells that a search has found.
         """
         budget = self.row_budget(declared or workload.domain)
-        return PlanningProblem(workload, budget, self.data.max_rows_per_unit or 1)
+        return PlanningProblem(workload, budget, self.data.max_rows_per_unit or 1, self.needs_marginals)
+
+    @property
+    def needs_marginals(self) -> bool:
+        """Whether a model or synthetic rows need the 1-way marginals beside the answers."""
+        return self.synthesize is not None or self.reconstruction.form != "least_squares"
 
     def row_budget(self, domain: Domain) -> Budget:
         """Return the budget of the measurements of rows, after searches, numbers of units and of rows that are cut."""

@@ -88,11 +88,22 @@ MOST_CELLS = 1 << 27  # of a marginal that is counted, 1 GiB of int64, unless a 
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """Workload to answer, budget, and the largest number of records of one protected unit."""
+    """Workload to answer, and the budget.
+
+    Attributes
+    ----------
+    workload : Workload
+    budget : Budget
+    rows_per_unit : int
+        Largest number of records of one protected unit.
+    needs_marginals : bool
+        Whether a model or synthetic rows need the 1-way marginals beside the answers.
+    """
 
     workload: Workload
     budget: Budget = field(default_factory=lambda: Budget(GAUSSIAN, 1.0))
     rows_per_unit: int = 1
+    needs_marginals: bool = False
 
     @property
     def noise(self) -> str:

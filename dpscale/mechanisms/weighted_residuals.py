@@ -67,7 +67,8 @@ from dpscale.plans.blocks import Block, Blocks, summed_variance
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE, allocate, rooted, variance_factor
-from dpscale.workload import Family, Workload
+from dpscale.workload import Family, Workload, WorkloadPart
+from dpscale.workload.listed import ListedQueries
 from dpscale.workload.residual import Weights, subsets
 from dpscale.workload.wide import is_wide
 
@@ -424,13 +425,13 @@ def _plan_axis(problem: PlanningProblem, tools: Tools) -> Plan | None:
 def _listed(problem: PlanningProblem, tools: Tools) -> RowSpaceProblem | None:
     """Return the queries of a workload if they are few enough for one problem.
 
-    They are those of joint families on many cells, or a few that the job lists. One problem has all cells of all
-    attributes: too many do not fit in memory.
+    They are those of joint families on many cells, or a few counts under conditions. One problem has all cells of all
+    attributes: too many do not fit in memory. Its strategy spans the queries alone, and no other marginals.
     """
     workload = problem.workload
     factorizes = all(part.factorizes for part in workload.parts)
-    listed = all(part.lists_queries for part in workload.parts) and workload.query_count <= FEW_QUERIES
-    if problem.noise == LAPLACE or (factorizes and not listed):
+    listed = workload.query_count <= FEW_QUERIES and all(map(_has_conditions_alone, workload.parts))
+    if problem.noise == LAPLACE or problem.needs_marginals or (factorizes and not listed):
         return None
     names = workload.domain.ordered({name for names in workload.sets for name in names})
     least = 1 if listed else LISTED_CELLS
@@ -438,6 +439,12 @@ def _listed(problem: PlanningProblem, tools: Tools) -> RowSpaceProblem | None:
     countable = math.prod(workload.domain[name].largest_part for name in names) <= MOST_PARTS
     found = RowSpaceProblem.of(workload) if fits and countable else None
     return found if found is not None and found.is_joint else None
+
+
+def _has_conditions_alone(part: WorkloadPart) -> bool:
+    """Return whether all queries of a part are stated by predicates or arrays, without cells of an attribute."""
+    axes = [family for names in part.sets for family in part.families(names)]
+    return part.lists_queries and all(isinstance(family, ListedQueries) for family in axes)
 
 
 def _plan_listed(problem: PlanningProblem, solve: Solve, listed: RowSpaceProblem) -> tuple[Plan | None, float]:

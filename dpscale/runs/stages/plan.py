@@ -168,7 +168,8 @@ def _folder(named: Mechanism, given: Mapping[str, Any], problem: PlanningProblem
     if store is None:
         return None
     budget = problem.noise if named.data_independent else [problem.noise, problem.budget.amount, problem.rows_per_unit]
-    inputs = [named.name, *filter(None, [named.distribution]), given, problem.workload.digest, budget, most_cells]
+    inputs = [named.name, *filter(None, [named.distribution]), given, problem.workload.digest, budget, most_cells,
+              problem.needs_marginals]  # fmt: skip
     return store.folder / "plans" / _name(inputs)
 
 
