@@ -190,14 +190,18 @@ class LabelledCells:
         found = np.zeros(self.attribute.size, np.bool_)
         if self.attribute.kind == "date" and (isinstance(value, datetime) or is_day(value)):
             self._period("=", value)  # refuses a day of a longer period
-        cell = _former_cell(self.attribute, value) if is_former_reading() else None
+        fault = None
         try:
-            cell = cell_of_literal(self.attribute, value) if cell is None else cell
+            cell = cell_of_literal(self.attribute, value)
         except ValueError as error:
-            raise self._error(value, "a text in quotes for a code", f"write {error}") from None
+            cell, fault = None, self._error(value, "a text in quotes for a code", f"write {error}")
+
+        # what a new job may state has its meaning in every run
+        if cell is None and is_former_reading():
+            cell = _former_cell(self.attribute, value)
         if cell is None:
             known = [str(label) for label in self.attribute.labels if label is not None]
-            raise self._error(value, "a label of the attribute", nearest(text_of(value), known))
+            raise fault or self._error(value, "a label of the attribute", nearest(text_of(value), known))
 
         found[cell] = True
         return found

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dpscale as dp
+from dpscale.base.expressions import former_reading
 from dpscale.domain import Domain
 from dpscale.domain.attribute import PERIODS, Attribute, number_of
 from dpscale.workload.families import one_way_family
@@ -227,3 +228,16 @@ def test_predicate_over_too_many_cells_is_refused():
     with refused(dp.JobError):
         read_predicate("a < 5 or b < 5", domain)
     assert set(read_conjunction("a < 5 and b < 5", domain)) == {"a", "b"}
+
+
+def test_charged_run_reads_a_condition_of_a_new_job_as_the_job():
+    """The former reading of the time is the label of its day; it holds for what new jobs refuse alone."""
+    domain = dp.Domain({"sent": ["2024-01-31", "2024-01-31T10:00:00", "01", "1", "2"]})
+    text = "sent = 2024-01-31T10:00:00"
+    new = read_predicate(text, domain).mask
+    assert new.tolist() == [False, True, False, False, False]
+    with former_reading(is_charged=True):
+        assert (read_predicate(text, domain).mask == new).all()
+        assert read_predicate("sent = 01", domain).mask.tolist() == [False, False, False, True, False]
+    with refused(dp.JobError):
+        read_predicate("sent = 01", domain)
