@@ -435,7 +435,7 @@ def _listed(problem: PlanningProblem, tools: Tools) -> RowSpaceProblem | None:
         return None
     names = workload.domain.ordered({name for names in workload.sets for name in names})
     least = 1 if listed else LISTED_CELLS
-    fits = len(names) > 1 and least < workload.domain.cells(names) <= tools.most_cells
+    fits = (listed or len(names) > 1) and least < workload.domain.cells(names) <= tools.most_cells
     countable = math.prod(workload.domain[name].largest_part for name in names) <= MOST_PARTS
     found = RowSpaceProblem.of(workload) if fits and countable else None
     return found if found is not None and found.is_joint else None

@@ -753,10 +753,9 @@ class RowSpaceProblem:
     def is_joint(self) -> bool:
         """Whether one strategy can measure all queries: each set counts something, and they have several spaces.
 
-        Queries of one attribute, or of one space, are planned as residuals.
+        Queries of one space are planned as its residual.
         """
-        counts = all(queries.any() for _, queries, _ in self._planned)
-        return counts and len(self.attributes) > 1 and len(self.spaces) > 1
+        return all(queries.any() for _, queries, _ in self._planned) and len(self.spaces) > 1
 
     @cached_property
     def _planned(self) -> list[tuple[AttributeSet, Floats, Floats]]:

@@ -79,7 +79,8 @@ class Block:
 
     @property
     def joint(self) -> bool:
-        return len(self.factors) == 1 and len(self.attributes) > 1
+        """Whether one factor has all attributes, or measures several residuals of an attribute together."""
+        return len(self.factors) == 1 and (len(self.attributes) > 1 or self.factors[0].spaces is not None)
 
     @property
     def squared_l2_sensitivity(self) -> int:

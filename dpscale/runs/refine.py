@@ -295,6 +295,7 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
         created = False
         if not present(where / MANIFEST):
             check_layout(first)
+            check_ledger_exists(first)
             if frame is not None and not first.manifest.get("frame"):
                 raise other_data("a frame that cannot be compared, because the run has no fingerprint of it")
             check_preflight(job.table, planned.domain, planned.workload)
@@ -336,7 +337,8 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
     # the release id of a job with a seed follows from its digest by the first rule, so that it stays the same
     digest, earlier = (refined_digest(job_digest(job, planned.domain, version), refines)
                        for version in (DIGEST_VERSION, 1))  # fmt: skip
-    taken = {name: before[name] for name in ("data", "table") if name in before}
+    # the ledger that has the entries of the earlier releases, and their cap
+    taken = {name: before[name] for name in ("data", "table", "ledger") if name in before}
     entries = job_entries(job.table, planned.domain) | {"job_version": DIGEST_VERSION, "job_sha256": digest}
     entries |= place_entries(job.folder, job.places, where)
     manifest = first_manifest(job.engine.seed, earlier, 1, **entries, **taken, refines=refines)
