@@ -59,7 +59,7 @@ JOB_SECTIONS: dict[str, type[Settings]] = {
     "about": AboutTable,
 }
 SHORT_SECTIONS = TABLE_SECTIONS | JOB_SECTIONS
-LISTED = ("workload", "rule")  # sections that may occur several times
+LISTED = ("workload", "rule", "totals")  # sections that may occur several times
 MOST_SECTIONS = 2  # that a message names for a misplaced key
 SHARES: dict[str, type[Settings]] = {"tables": TableShares, "links": LinkShare, "joins": JoinShare}  # of [budget]
 MODELS = SHORT_SECTIONS | {

@@ -15,7 +15,7 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import ParallelMap, one_thread, serial_map
 from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import Settings, checked
-from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, PlanningProblem, Tools, user_store
+from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, PlanningProblem, Tools, too_extreme, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
@@ -150,8 +150,7 @@ def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, 
                         "strategies within the memory of this machine",
                         "coarsen the widest attributes, or use sets of fewer attributes") from None  # fmt: skip
     except np.linalg.LinAlgError:
-        raise PlanError("workload.weights", "weights or queries too extreme for floating point", "less extreme values",
-                        "keep them within twelve orders of magnitude") from None  # fmt: skip
+        raise too_extreme() from None
 
 
 def _data_independent(name: str) -> Mechanism:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from dpscale.base.errors import PlanError
 from dpscale.mechanisms import (
     eigen_design,
@@ -19,7 +21,7 @@ from dpscale.mechanisms import (
     weighted_fourier as fourier,
     weighted_residuals,
 )
-from dpscale.mechanisms.contract import Mechanism, ObjectiveOptions, PlanningProblem, Tools
+from dpscale.mechanisms.contract import Mechanism, ObjectiveOptions, PlanningProblem, Tools, too_extreme
 from dpscale.mechanisms.matrix_mechanism import FixedPlan, matrix_mechanism
 from dpscale.plans.plan import Plan
 
@@ -54,6 +56,9 @@ def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, too
             candidate = tried.plan(problem, tried.Options(), tools)
         except PlanError as error:
             refused[name] = error
+            continue
+        except np.linalg.LinAlgError:
+            refused[name] = too_extreme()
             continue
         assert isinstance(candidate, FixedPlan)
         plans[name] = candidate.plan

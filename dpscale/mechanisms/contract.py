@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpscale.base.display import figure
-from dpscale.base.errors import JobError
+from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import Floats, ParallelMap, serial_map
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -127,6 +127,12 @@ class Tools:
     each: ParallelMap = serial_map
     store: PlanStore | None = None
     most_cells: int = MOST_CELLS
+
+
+def too_extreme() -> PlanError:
+    """Return the error for numbers of a workload with which a solver fails in floating point."""
+    return PlanError("workload.weights", "weights or queries too extreme for floating point", "less extreme values",
+                     "keep them within twelve orders of magnitude")  # fmt: skip
 
 
 class NoOptions(Settings):

@@ -230,6 +230,9 @@ def bits_of_weights(size: int, axes: int) -> int:
 SAME = 1e-12  # largest difference of entries from those of an identity or a total
 # relative to the largest singular value: the least of full rank; the identity added below it
 LEAST_RANK, ADDED = 1e-6, 2.0**-14
+# largest product of the ratios of singular values of more than FEW_FACTORS attributes: cells that no query tells apart
+# have a small weight, and their noise cancels in answers, but in floating point only if the ratios are moderate
+MOST_CONDITION, FEW_FACTORS = 1e13, 5
 MANY_CELLS = 256  # cells from which a Cholesky factorisation is tried before the singular values
 
 
@@ -240,8 +243,9 @@ def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float,
     identity. `share` is lowered by BELOW_ONE, so that the sum of all shares does not exceed 1 by rounding.
     """
     measured = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
-    bits = bits_for(sum(not _is_identity(matrix) for _, matrix in measured))
-    factors = tuple(rounded(matrix, bits) for _, matrix in measured)
+    number = sum(not _is_identity(matrix) for _, matrix in measured)
+    most = MOST_CONDITION ** (1 / number) if number > FEW_FACTORS else 1 / LEAST_RANK
+    factors = tuple(rounded(matrix, bits_for(number), most) for _, matrix in measured)
     return Block(
         attributes=tuple(name for name, _ in measured),
         factors=factors,
@@ -265,24 +269,28 @@ def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Floats, noi
     )
 
 
-def rounded(matrix: Floats, bits: int) -> Factor:
-    """Return a strategy of sensitivity 1 as an integer factor; exact if it is the identity."""
-    size = matrix.shape[1]
-    return identity_factor(size) if _is_identity(matrix) else full_factor(_of_full_rank(matrix), (size,), bits)
+def rounded(matrix: Floats, bits: int, most: float = 1 / LEAST_RANK) -> Factor:
+    """Return a strategy of sensitivity 1 as an integer factor; exact if it is the identity.
 
-
-def _of_full_rank(matrix: Floats) -> Floats:
-    """Return the strategy, with a small multiple of the identity added if some cells are not estimable.
-
-    Rank is judged by the ratio of the least to the largest singular value, LEAST_RANK. The added rows are the identity
-    times 2⁻¹⁴ of the largest singular value, so they hardly change the sensitivity.
+    `most` is the largest ratio of singular values.
     """
-    if _is_surely_regular(matrix):
+    size = matrix.shape[1]
+    return identity_factor(size) if _is_identity(matrix) else full_factor(_of_full_rank(matrix, most), (size,), bits)
+
+
+def _of_full_rank(matrix: Floats, most: float = 1 / LEAST_RANK) -> Floats:
+    """Return the strategy, with a small multiple of the identity added if some cells are hardly estimable.
+
+    Rank is judged by the ratio of the largest to the least singular value, `most`. The added rows are the identity
+    times 2⁻¹⁴ of the largest singular value, so they hardly change the sensitivity; or a larger multiple, so that the
+    ratio is at most `most`.
+    """
+    if most >= 1 / LEAST_RANK and _is_surely_regular(matrix):
         return matrix
     values = np.linalg.svd(matrix, compute_uv=False)
-    if len(values) == matrix.shape[1] and values[-1] > LEAST_RANK * values[0]:
+    if len(values) == matrix.shape[1] and values[-1] > values[0] / most:
         return matrix
-    return np.concatenate([matrix, ADDED * values[0] * np.eye(matrix.shape[1])])
+    return np.concatenate([matrix, max(ADDED, 1 / most) * values[0] * np.eye(matrix.shape[1])])
 
 
 def _is_surely_regular(matrix: Floats) -> bool:

@@ -355,9 +355,8 @@ def account_of(job: Any) -> Mapping[str, Any] | None:
 
     The release of a job that is finished may be charged on another ledger: its file was moved or removed.
     """
-    try:
-        with Ledger.open(job.privacy.ledger, create=False) as ledger:
-            found: Mapping[str, Any] | None = ledger.summary()["datasets"].get(canonical(job.dataset))
-    except JobError:  # there is no such ledger
+    if not there(standing(job.privacy.ledger)):
         return None
+    with Ledger.open(job.privacy.ledger, create=False) as ledger:
+        found: Mapping[str, Any] | None = ledger.summary()["datasets"].get(canonical(job.dataset))
     return found

@@ -22,6 +22,7 @@ from dpscale.mechanisms.contract import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan, as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.records.frames import FRAME
+from dpscale.runs.charge import check_ledger_exists
 from dpscale.runs.earlier import (
     EARLIER,
     check_layout,

@@ -1,9 +1,15 @@
 """The default mechanism under pure epsilon: never above other mechanisms, exact errors, plan files, refusals."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
+import tomli_w
 
 import dpscale as dp
+from dpscale.mechanisms import hdmm
 from dpscale.plans.plan import read_plan, write_plan
 
 SIZES = (2, 2, 3, 5, 8)
@@ -61,3 +67,37 @@ def test_joint_families_are_planned():
     default = dp.plan(workload, noise="laplace")
     assert default.error <= dp.plan(workload, "identity", noise="laplace").error
     assert default.accuracy.total_error(workload) == pytest.approx(default.error, rel=1e-9)
+
+
+@pytest.mark.parametrize("mechanism", ["weighted-residuals", "hdmm"])
+@pytest.mark.parametrize("sizes", [(3,) * 6, (3, 4, 3, 2, 4, 3, 2)])
+def test_errors_of_many_narrow_attributes_are_those_of_the_estimates(tmp_path, sizes, mechanism):
+    """Cells that no query distinguishes have a small weight; their noise must cancel in floating point."""
+    rng = np.random.default_rng(0)
+    names = [f"x{number}" for number in range(len(sizes))]
+    rows = pd.DataFrame({name: rng.integers(0, size, 500) for name, size in zip(names, sizes, strict=True)})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in zip(names, sizes, strict=True)}}
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
+    sets = list(itertools.combinations(names, len(sizes) - 1))
+    conditions = [" and ".join(f"{name} >= 1" for name in some) for some in sets]
+    release = dp.run({
+        "data": {"path": str(tmp_path / "rows.parquet"), "domain": str(tmp_path / "domain.toml")},
+        "privacy": {"epsilon": 1.0, "dataset": "rows", "ledger": str(tmp_path / "ledger.sqlite")},
+        "workload": [{"family": "predicates", "conditions": conditions}],
+        "mechanism": {"name": mechanism}, "engine": {"scheduler": "synchronous"},
+    }, tmp_path / "run", progress=None)  # fmt: skip
+    for some in sets:
+        [answer] = release.table(some, family="conditions").to_dict("records")
+        exact = (rows[list(some)] >= 1).all(axis=1).sum()
+        assert answer["estimate"] == pytest.approx(exact, abs=16 * answer["std_error"])  # once in 10^9
+
+
+def test_auto_leaves_out_a_mechanism_whose_solver_fails(monkeypatch):
+    def fail(*_):
+        raise np.linalg.LinAlgError
+
+    monkeypatch.setattr(hdmm, "plan", fail)
+    monkeypatch.setattr(hdmm, "MECHANISM", replace(hdmm.MECHANISM, plan=fail))
+    made = dp.plan(dp.Workload(dp.Domain(a=3, b=4)).add("prefix", degree=2), "auto")
+    assert "hdmm does not take it" in made.notes[-1]

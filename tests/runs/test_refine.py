@@ -191,7 +191,7 @@ def scaled_errors(folder, seeds, forged=False):
         planned = refine.plan_refinement(run.path, EPSILON)
         second = refine.start_refinement(planned)
         if forged:
-            second.update(release=run.manifest["release"])
+            second.update(release=run.manifest["release"], ledger=None)
             second = open_run(second.path)
             for path in place.glob("ledger.sqlite*"):  # the ledger would refuse the release id as well
                 path.unlink()
@@ -417,3 +417,18 @@ def test_budgets_that_no_job_may_have_are_refused(tmp_path, epsilon):
     run = measured(write_job(tmp_path), tmp_path / "run")
     assert "epsilon" in refusal(run.path, "--epsilon", epsilon)
     assert not (tmp_path / "run-refined").exists()
+
+
+def test_a_run_is_refined_on_its_ledger_alone(tmp_path):
+    """A new ledger would have neither the cap nor the entry of the first release."""
+    dp.run(write_job(tmp_path), tmp_path / "run")
+    (tmp_path / "ledger.sqlite").rename(tmp_path / "moved.sqlite")
+    with refused(dp.BudgetError):
+        dp.refine(tmp_path / "run", EPSILON)
+    assert not (tmp_path / "run-refined").exists()
+    assert not (tmp_path / "ledger.sqlite").exists()
+    dp.run(write_job(tmp_path, workload=TRIPLES), tmp_path / "other")  # makes another ledger
+    with refused(dp.BudgetError):
+        dp.refine(tmp_path / "run", EPSILON)
+    (tmp_path / "moved.sqlite").replace(tmp_path / "ledger.sqlite")
+    assert dp.refine(tmp_path / "run", EPSILON).path == tmp_path / "run-refined"
