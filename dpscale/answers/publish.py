@@ -176,7 +176,7 @@ def publish(
     asked = {names for part in answered.estimates.workload.parts if part.name not in answered.selected
              for names in part.sets} if statements else requested  # fmt: skip
     left_out = {names: why for names, why in found.left_out.items() if names in asked}
-    left_out |= {(one.title,): UNCOUNTED for one in uncounted}
+    left_out |= {(one.name,): UNCOUNTED for one in uncounted}
     numbers = [one for one in numbers if one not in uncounted]
     if minimum:
         left_out |= {(rows.name,): HIDDEN for rows in statements}
@@ -583,7 +583,7 @@ def _listed_names(published: Published) -> Iterator[tuple[str, pa.Table]]:
 def _number_names(published: Published) -> Iterator[tuple[str, NumberTable]]:
     """Yield file names and tables of statistics of numbers, after all others."""
     for number, one in enumerate(published.numbers, start=len(published.tables) + len(published.listed) + 1):
-        yield _file_name(number, one.title.replace(" of ", "-").replace(" by ", "-")), one
+        yield _file_name(number, one.name.replace(" of ", "-").replace(" by ", "-")), one
 
 
 def _statement_names(published: Published) -> Iterator[tuple[str, StatementRows]]:

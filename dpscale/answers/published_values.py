@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpscale.answers.number_statistics import deviation_table, mean_table, sum_table
-from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, Answered, is_planned
+from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, Answered, is_planned, title_of
 from dpscale.base.arrow import pa, pc
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Integers
@@ -48,16 +48,19 @@ class NumberTable:
 
     Attributes
     ----------
-    title : str
+    name : str
         Statistic, number and attributes, such as "mean of fare by borough".
+    title : str
+        The same with the titles of the domain file.
     unit : str
-        Unit of the values.
+        Unit of the values, in the words of the domain file.
     by : attributes of the groups.
     number : Number
     table : pyarrow.Table
         Labels, `count` if the counts of these groups are published, `value`, `margin`, `low`, `high`, `std_error`.
     """
 
+    name: str
     title: str
     unit: str
     by: AttributeSet
@@ -176,11 +179,24 @@ def _published(
     places = max(DIGITS - 1 - math.floor(math.log10(known.min())), 0) if known.size else 6
     for column, figures in zip(COLUMNS[1:6], (value, margin, low, high, error), strict=True):
         columns[column] = pa.array(np.round(figures, places), from_pandas=True)
-    title = f"{name} of {number.name}" if _has_cells(part) else name
-    title += f" by {', '.join(by)}" if by else ""
     unit = number.name if name in STATISTIC_TABLES else part.unit(part.extended(by))
 
-    return NumberTable(title=title, unit=unit, by=by, number=number, table=pa.table(columns))
+    return NumberTable(
+        name=_phrase(part, name, number.name, by),
+        title=_phrase(part, name, title_of(domain, number.name), [title_of(domain, own) for own in by]),
+        unit=unit.replace(number.name, number.words.unit or number.name),
+        by=by,
+        number=number,
+        table=pa.table(columns),
+    )
+
+
+def _phrase(part: WorkloadPart, statistic: str, number: str, by: Sequence[str]) -> str:
+    """Return a statistic, its number and the attributes in words.
+
+    The name of a statistic of other queries than cells contains the number.
+    """
+    return (f"{statistic} of {number}" if _has_cells(part) else statistic) + (f" by {', '.join(by)}" if by else "")
 
 
 def flag_values(one: NumberTable, limit: float) -> pa.Table:

@@ -196,6 +196,33 @@ def test_numbers_have_their_unit_and_range(tmp_path: Path) -> None:
     assert list(content["dimension"]["measure"]["category"]["index"]) == ["value", "low", "high", "std_error"]
 
 
+def test_tables_of_numbers_have_the_words_of_the_domain_file(tmp_path: Path) -> None:
+    """Unit and titles as in tables of counts; the files keep the names of columns."""
+    source = np.random.default_rng(1)
+    frame = pd.DataFrame({"sex": source.choice(["F", "M"], 900), "fee": source.integers(0, 50, 900)})
+    (tmp_path / "d.toml").write_text(
+        '[attributes.sex]\nkind = "categories"\nvalues = ["F", "M"]\ntitle = "Sex"\n'
+        '[numbers.fee]\nlow = 0\nhigh = 50\ntitle = "Fee"\nunit = "EUR"\n'
+    )
+    frame.to_csv(tmp_path / "fees.csv", index=False)
+    of_fee = {"of": "fee", "attributes": [["sex"]]}
+    job = {"data": {"path": str(tmp_path / "fees.csv"), "domain": str(tmp_path / "d.toml")},
+           "privacy": {"epsilon": 4.0, "delta": 1e-9, "ledger": str(tmp_path / "l.sqlite"), "dataset": "fees"},
+           "workload": [{"family": "mean"} | of_fee, {"family": "variance"} | of_fee]}  # fmt: skip
+    release = dp.run(job, tmp_path / "run", progress=None)
+    out = publish(release.path, tmp_path / "out")
+    titles = {path.stem.partition("-")[2]: json.loads(path.read_text()) for path in (out / "json-stat").glob("*-fee-*")}
+    units = {name: one["dimension"]["measure"]["category"]["unit"]["value"]["label"] for name, one in titles.items()}
+    assert units == {"sum-fee-sex": "EUR", "mean-fee-sex": "EUR", "std-fee-sex": "EUR", "variance-fee-sex": "EUR²"}
+    assert titles["mean-fee-sex"]["label"] == "Mean of Fee by Sex"
+    (px,) = (out / "px").glob("*mean-fee-sex.px")
+    assert 'TITLE="Mean of Fee by Sex";' in px.read_text()
+    assert 'UNITS="EUR";' in px.read_text()
+    (sdmx,) = (out / "sdmx-csv").glob("*variance-fee-sex.csv")
+    assert pd.read_csv(sdmx)["UNIT_MEASURE"].unique().tolist() == ["EUR²"]
+    assert "mean of Fee by Sex, in units of EUR; values" in (out / "README.txt").read_text()
+
+
 def test_words_for_readers_are_the_labels(tmp_path: Path) -> None:
     frame = pd.DataFrame({"sex": ["F", "M"] * 300, "dead": [0, 1, 0] * 200})
     frame.to_csv(tmp_path / "v.csv", index=False)

@@ -180,7 +180,7 @@ def _address(one: FinishedTable) -> str:
 def _parts(one: FinishedTable) -> list[str]:
     """Return the statistic and the number of a table of a number; one text for other queries than cells."""
     assert one.number is not None
-    head = one.number.title.removesuffix(f" by {', '.join(one.attributes)}")
+    head = one.number.name.removesuffix(f" by {', '.join(one.attributes)}")
     name = f" of {one.number.number.name}"
     return [head.removesuffix(name), one.number.number.name] if head.endswith(name) else [head]
 
@@ -279,10 +279,8 @@ def _words(domain: Domain, one: FinishedTable) -> tuple[str, str]:
     if one.number is None:
         return one.title, one.unit
     number = one.number.number
-    head = " of ".join([*_parts(one)[:-1], title_of(domain, number.name)]) if len(_parts(one)) > 1 else _parts(one)[0]
-    by = f" by {', '.join(title_of(domain, name) for name in one.attributes)}" if one.attributes else ""
     unit = number.words.unit or title_of(domain, number.name) if one.unit == number.name else one.unit
-    return head[:1].upper() + head[1:] + by, unit
+    return one.title, unit
 
 
 def _statement(group: SheetGroup, one: FinishedTable) -> str:
