@@ -449,20 +449,33 @@ class Aggregates:
     def _branches(self, node: Any, where: CellCondition) -> Iterator[Piece]:
         """Yield the parts of CASE or IF: of each branch, on the records of its condition and of none before it.
 
-        `remaining` are the records for which no earlier condition was true; ELSE has what remains at the end.
+        `remaining` are the records for which no earlier condition was true. They are computed for the next branch and
+        for an ELSE with a value: a sum has no part of ELSE 0.
         """
         branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
         default = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
         operand = node.this if isinstance(node, exp.Case) else None
+        if default is not None and self._is_idle(node, default):
+            default = None
         remaining = where
-        for branch in branches:
+        for place, branch in enumerate(branches, start=1):
             test = branch.this if operand is None else exp.EQ(this=operand.copy(), expression=branch.this.copy())
             yield from self._pieces(
                 branch.args["true"], self.conditions.both(node, remaining, self.conditions.read(test))
             )
-            remaining = self.conditions.both(node, remaining, self._not_true(node, test))
+            if place < len(branches) or default is not None:
+                remaining = self.conditions.both(node, remaining, self._not_true(node, test))
         if default is not None:
             yield from self._pieces(default, remaining)
+
+    def _is_idle(self, node: Any, default: Any) -> bool:
+        """Return whether ELSE adds nothing to an aggregate of CASE: a null, or 0 in the argument of SUM."""
+        while isinstance(default, exp.Paren):
+            default = default.this
+        outer = node.parent
+        while isinstance(outer, exp.Paren | exp.Neg | exp.Mul | exp.Div | exp.Case | exp.If):
+            outer = outer.parent
+        return isinstance(default, exp.Null) or (isinstance(outer, exp.Sum) and self._is_zero(default))
 
     def _not_true(self, node: Any, test: Any) -> CellCondition:
         """Return the records for which a condition is false or unknown.

@@ -172,6 +172,11 @@ FIXED = (  # expressions that resemble columns, three-valued HAVING, scopes of W
     "SELECT COUNT(*) AS n, SUM(age * age) AS v0, SUM(CAST(score AS BOOLEAN)) AS v1, COUNT(age + 1) AS v2 FROM t",
     "WITH q AS (SELECT age, sex FROM t WHERE age > 2), r AS (SELECT * FROM q) SELECT COUNT(*) AS n, SUM(age) AS v0"
     " FROM (WITH q AS (SELECT age FROM t WHERE age > 9) SELECT age FROM r) AS z",
+    # joint conditions that a null makes unknown, in CASE whose other records add nothing
+    "SELECT COUNT(*) AS n, COUNT(CASE WHEN score > 2 AND age > 9 THEN 1 END) AS v0,"
+    " AVG(CASE WHEN score IS NOT NULL AND age > 9 THEN fare ELSE NULL END) AS v1,"
+    " SUM(CASE WHEN score > 2 AND age > 9 THEN fare ELSE (0) END) AS v2,"
+    " SUM(2 * CASE WHEN sex = 'F' THEN CASE WHEN score > 2 AND age > 9 THEN fare ELSE 0 END ELSE 1 END) AS v3 FROM t",
     "WITH q AS (SELECT *, age // 6 AS d FROM t) SELECT d AS g0, COUNT(*) AS n FROM q WHERE sex = 'F' GROUP BY d",
 )
 
