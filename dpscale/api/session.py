@@ -149,6 +149,7 @@ class Session:
         progress: Progress | None = lines,
     ) -> None:
         """Find data, ledger and folder of the session, and check the cap; the parameters are those of the class."""
+        shown(progress)  # refuse what cannot be called
         here = Path.cwd()
         self._frame = None if is_path(data) else read_stream(data)
         self._path = FRAME if self._frame is not None else _located(here, str(data))

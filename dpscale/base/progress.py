@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 
 from dpscale.base import compilation
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import JobError
 
 Progress = Callable[[str, int, int], None]
 EVERY_SECONDS = "10"
@@ -90,12 +92,26 @@ def lines(label: str, done: int, total: int) -> None:
     """Stand for `ProgressLines`, which a function with this default makes for each call (`shown`)."""
 
 
-def shown(progress: Progress | None) -> Progress:
-    """Return the progress function of a call: lines by default, and nothing for None, which hides compilations too."""
-    if progress is not None and progress is not lines:
-        return progress
-    compilation.announced = progress is lines
-    return ProgressLines() if progress is lines else silent
+def shown(progress: Progress | bool | None) -> Progress:
+    """Return the progress function of a call.
+
+    True stands for lines, the default. None and False stand for nothing, and hide compilations too.
+
+    Raises
+    ------
+    JobError
+        If `progress` cannot be called.
+    """
+    if progress is True or progress is lines:
+        compilation.announced = True
+        return ProgressLines()
+    if progress is None or progress is False:
+        compilation.announced = False
+        return silent
+    if not callable(progress):
+        raise JobError("progress", safe_repr(progress), "a function of a label and two numbers, True or False",
+                       "leave it out for lines on stderr")  # fmt: skip
+    return progress
 
 
 def _seconds(text: str) -> float:
