@@ -56,6 +56,20 @@ def test_foreign_keys_are_valid_and_degrees_bounded(shop: Path) -> None:
     assert len(persons) == pytest.approx(300, abs=60)
 
 
+def test_keys_that_are_dictionaries_of_texts_are_texts(tmp_path: Path) -> None:
+    frames = make_frames()
+    towns = ["Graz", "Linz", "Wien", "Bonn", "Ulm"]
+    for name in ("persons", "countries"):
+        frames[name]["country"] = [towns[one] for one in frames[name]["country"]]
+    for name, columns in {"persons": ["id", "country"], "orders": ["person"], "countries": ["country"]}.items():
+        frames[name] = frames[name].astype(dict.fromkeys(columns, "category"))
+    release = dp.run(write_job(tmp_path, data=frames), tmp_path / "run")
+    found = {name: frame.compute() for name, frame in release.synthetic().items()}
+    assert found["persons"].id.iloc[0] == "persons-0"
+    assert found["orders"].person.isin(found["persons"].id).all()
+    assert found["persons"].country.isin(towns).all()
+
+
 def test_public_table_is_released_unchanged(shop: Path) -> None:
     found = dp.Release.open(shop / "run").synthetic()["products"].compute()
     truth = make_frames()["products"]

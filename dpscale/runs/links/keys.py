@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpscale.base.arrow import is_text, pa, pc, pq, text_kind
+from dpscale.base.arrow import is_text, pa, pc, pq, text_kind, types
 from dpscale.base.numerics import Flags, Integers, Integers32
 from dpscale.domain.text_format import TextFormat
 from dpscale.job.protected_unit import has_bounded_parents, key_links, pair_links
@@ -124,7 +124,9 @@ def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> di
 def _prefix(run: LinkedTables, name: str, column: str) -> str:
     """Return the beginning of the texts that number a table's rows; empty if the input's key is no text."""
     first = open_table(run.job.tables[name], run.tables[name].domain).partitions[0]
-    return f"{name}-" if first.format.typed and is_text(text_kind(first.kind(column))) else ""
+    kind = first.kind(column)
+    kind = text_kind(kind.value_type if types.is_dictionary(kind) else kind)
+    return f"{name}-" if first.format.typed and is_text(kind) else ""
 
 
 def parents_of(links: Integers | ParentFiles, rows: int) -> Integers:
