@@ -199,16 +199,17 @@ def _refuse_others(where: str, section: Any, keys: Sequence[str] = (), given: Co
     for key, _ in _items(section):
         if key in given or (keys and key not in keys):
             known = keys or [name for name in accepted_keys(tuple(where.split("."))) if name not in given]
-            remedy = _section_of(str(key)) if keys else ""
+            remedy = _section_of(str(key), where) if keys else ""
             raise JobError(
                 f"{where}.{key}".strip("."), "unknown key", ", ".join(known), remedy or nearest(str(key), known)
             )
 
 
-def _section_of(key: str) -> str:
-    """Return the remedy for a key that other sections of the short form have; empty if none or many have it."""
+def _section_of(key: str, own: str = "") -> str:
+    """Return the remedy for a key that sections of the short form other than `own` have; empty if none or many do."""
     sections = {"data": DATA_KEYS} | {name: list(model.model_fields) for name, model in SHORT_SECTIONS.items()}
-    found = [f"[[{name}]]" if name in LISTED else f"[{name}]" for name, keys in sections.items() if key in keys]
+    having = [name for name, keys in sections.items() if key in keys and name != own]
+    found = [f"[[{name}]]" if name in LISTED else f"[{name}]" for name in having]
     return f"move it to {' or '.join(found)}" if 1 <= len(found) <= MOST_SECTIONS else ""
 
 
