@@ -57,7 +57,7 @@ from dpscale.answers.whole_tables import (
     tree_tables,
 )
 from dpscale.base.arrow import arrow_csv, pa, pc, pq, without_dictionaries
-from dpscale.base.display import escape_formula
+from dpscale.base.display import escape_formula, quantity
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
@@ -326,7 +326,9 @@ def chosen(
         names and not set(names) - domain.number_names for names in answered.estimates.workload.sets
     )
     if not (fit or others or (has_totals and not named)) or len(named) > MOST_SETS:
-        got = f"{len(named):,} sets, {fit:,} of them of up to {max(most.values(), default=MOST_CELLS):,} cells"
+        small = f"{fit:,}" if fit else "none"
+        limit = quantity(max(most.values(), default=MOST_CELLS), "cell")
+        got = f"{quantity(len(named), 'set')}, {small} with at most {limit}" if named else "no set"
         raise JobError("publish", got, f"1 to {MOST_SETS:,} sets", "select some with --set age,sex or --degree 2")
     return named
 

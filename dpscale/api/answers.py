@@ -501,7 +501,7 @@ def cut_share(joins: Mapping[str, Any], name: str, level: float) -> Estimate:
     level : float
     """
     domain = joins[CUT_JOIN].domain if CUT_JOIN in joins else None
-    measured = [own.rpartition(".")[0] for own in domain.number_names] if domain else []
+    measured = sorted(own.rpartition(".")[0] for own in domain.number_names) if domain else []
     found = excess_of(joins[CUT_JOIN].answered.estimates, name) if name in measured else None
     if found is None:
         raise PlanError("cut", f"{name!r}", f"a join with measured cuts: {', '.join(measured) or 'none'}",

@@ -671,7 +671,7 @@ class ReleaseConclusions(AnsweredQueries):
         """
         labels = list(self.periods if periods is None else periods)
         if len(set(map(str, labels))) < max(len(labels), 2):
-            raise JobError("periods", f"{len(labels)} periods: {', '.join(map(str, labels)) or 'none'}",
+            raise JobError("periods", ', '.join(map(str, labels)) or "none",
                            "two or more different ones of a growing table", "release more periods")  # fmt: skip
         releases, shared = self._at_periods(labels, kind, population)
         records = conclusions.over_periods(releases, shared, [query, share], [] if mean is None else [mean])

@@ -39,6 +39,8 @@ def safe_repr(value: object) -> str:
 def type_of_value(value: object) -> str:
     """Return the type of a value with its article, as in `an int`."""
     name = type(value).__name__
+    if isinstance(value, bytes):  # a plural
+        return name
     return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
 
 
@@ -48,6 +50,17 @@ def format_bytes(count: int) -> str:
         if count >= least:
             return f"{count / least:.3g} {unit}" if count < 1000 * least else f"{count / least:,.0f} {unit}"
     return f"{count} bytes"
+
+
+def distinct_sizes(needed: int, limit: int) -> tuple[str, str]:
+    """Format two different numbers of bytes so that their texts differ."""
+    shown = format_bytes(needed), format_bytes(limit)
+    return shown if shown[0] != shown[1] else (f"{needed:,} bytes", f"{limit:,} bytes")
+
+
+def quantity(count: int, noun: str) -> str:
+    """Return a number with a noun, as `1 set` or `2 sets`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def display_path(path: object) -> str:

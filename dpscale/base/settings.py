@@ -91,7 +91,7 @@ def _refused(where: str, fault: ErrorDetails, takes: str) -> JobError:
         return refused
     named = fault["type"] == "literal_error" and isinstance(fault["input"], str)
     remedy = nearest(fault["input"], _listed(takes)) if named else FIX
-    return JobError(where, safe_repr(fault["input"]), takes or message_of(fault), remedy)
+    return JobError(where, safe_repr(fault["input"]), takes or message_of(fault).removeprefix("it should be "), remedy)
 
 
 def _listed(takes: str) -> list[str]:

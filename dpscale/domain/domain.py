@@ -424,8 +424,8 @@ class AxisIndex:
         names = tuple(names)
         for name in names:
             self[name]
-        if len(set(names)) != len(names):
-            raise DomainError("attributes", f"{', '.join(names)} repeats a name", "distinct names", "drop the repeat")
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise DomainError("attributes", f"{repeated[0]!r} more than once", "distinct names", "drop the repeat")
         return tuple(sorted(names, key=self._position.__getitem__))
 
     @cached_property

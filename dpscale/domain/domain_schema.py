@@ -19,7 +19,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex, TypeGuard
 
-from dpscale.base.display import display_path, nearest, safe_repr
+from dpscale.base.display import display_path, nearest, quantity, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import (
     EXACT,
@@ -513,7 +513,10 @@ def _check_prefixes(field: str, values: object, length: int) -> None:
     """Raise DomainError unless `values` is a list of texts, not empty, of at most `length` letters each."""
     if not isinstance(values, list) or not values or not all(isinstance(v, str) and len(v) <= length for v in values):
         raise DomainError(
-            field, "not a list of prefixes", f"texts of at most {length} letters", "fix it, or change length"
+            field,
+            "not a list of prefixes",
+            f"texts of at most {quantity(length, 'letter')}",
+            "fix it, or change length",
         )
 
 

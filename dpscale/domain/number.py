@@ -54,6 +54,7 @@ POLICIES = {
 CELLS = {False: ("(low)", "(high)"), True: ("(low)", "(lower)", "(upper)", "(high)")}
 PLACES = {False: (0.0, 1.0), True: (0.0, 0.25, 0.75, 1.0)}  # values at the cells, as shares of the range
 ASSUMED_STEPS = 1000  # between ends of which some are private; errors in units of the range do not depend on it
+MOST_LISTED = 4  # entries of a list that a message shows
 MOST_PARTS = (1 << 31) - 1  # of a record: sums of 2^31 records then fit in 62 bits
 
 
@@ -368,16 +369,24 @@ def _read_fallback(field: str, given: object, search: EndSearch, step: Fraction)
     """
     takes = f"a list with a public number for {' and '.join(search.searched)}"
     if not isinstance(given, list | tuple) or len(given) != len(search.searched):
-        raise DomainError(field, safe_repr(given), takes, "write fallback = [0, 100]")
+        raise DomainError(field, _listed(given), takes, "write fallback = [0, 100]")
 
     ends = {name: read_exact(field, end) / step for name, end in zip(search.searched, given, strict=True)}
     if any(end.denominator != 1 or abs(end) >= EXACT for end in ends.values()):
-        raise DomainError(field, safe_repr(given), "multiples of step, of less than 2^53 steps", "change it or step")
+        raise DomainError(field, _listed(given), "multiples of step, of less than 2^53 steps", "change it or step")
 
     low, high = (int(ends[name]) if name in ends else getattr(search, name) for name in ("low", "high"))
     if low >= high:
-        raise DomainError(field, safe_repr(given), "an upper end above the lower one", "swap them")
+        raise DomainError(field, _listed(given), "an upper end above the lower one",
+                          "swap them" if len(given) > 1 else "state another number")  # fmt: skip
     return low, high
+
+
+def _listed(given: object) -> str:
+    """Return a short list as text, for a message; any other value as `safe_repr` shows it."""
+    if not isinstance(given, list | tuple) or len(given) > MOST_LISTED:
+        return safe_repr(given)
+    return f"[{', '.join(map(safe_repr, given))}]"
 
 
 def _read_clipped(field: str, given: object) -> tuple[float, float]:
@@ -386,7 +395,7 @@ def _read_clipped(field: str, given: object) -> tuple[float, float]:
         isinstance(limit, int | float) and not isinstance(limit, bool) and 0 <= limit < math.inf for limit in given
     ):  # fmt: skip
         return float(given[0]), float(given[1])
-    raise DomainError(field, safe_repr(given), "two numbers of at least 0, as a search writes them", "remove it")
+    raise DomainError(field, _listed(given), "two numbers of at least 0, as a search writes them", "remove it")
 
 
 def checked_number(number: Number) -> Number:

@@ -237,7 +237,8 @@ def _cells(attribute: Attribute, labels: Sequence[Any], path: str) -> Integers:
     )
     if (cells < 0).any():
         unknown = labels[int(np.argmax(cells < 0))]
-        raise DomainError("totals.path", f"{safe_repr(unknown)} in {path}", f"labels of {attribute.name}",
+        shown = "a null" if unknown in (None, "") else safe_repr(unknown)
+        raise DomainError("totals.path", f"{shown} in {path}", f"labels of {attribute.name}",
                           nearest(str(unknown), map(str, attribute.labels)))  # fmt: skip
     return cells
 

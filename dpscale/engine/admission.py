@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpscale.base.display import format_bytes
+from dpscale.base.display import distinct_sizes, quantity
 from dpscale.base.error_redaction import AGAIN, FIELD
 from dpscale.base.errors import DpscaleError, JobError, PlanError, TransientError
 from dpscale.base.numerics import LazyModule
@@ -234,10 +234,11 @@ def check_worker_memory(workers: Workers, needed: int, what: str) -> None:
 
     smallest = min(capacities, key=lambda worker: capacities[worker])
     if needed > capacities[smallest]:
+        shown, limit = distinct_sizes(needed, capacities[smallest])
         raise PlanError(
             f"{FIELD}.memory",
-            f"a task on {what} needs {format_bytes(needed)}",
-            f"at most the {format_bytes(capacities[smallest])} that worker {smallest} has for each of its threads",
+            f"a task on {what} needs {shown}",
+            f"at most the {limit} that worker {smallest} has for each of its threads",
             "lower engine.memory, give workers more memory (--memory-limit) or fewer threads, or leave the set out",
         )
 
@@ -252,7 +253,7 @@ def _describe_workers(faults: Mapping[str, str], verb: str) -> str:
     """Return a phrase that names the first SHOWN workers with their faults."""
     first = [f"worker {worker} {verb} {fault}" for worker, fault in list(faults.items())[:SHOWN]]
     more = len(faults) - len(first)
-    return " and ".join([*first, *([f"{more} more workers"] if more else [])])
+    return " and ".join([*first, *([quantity(more, "more worker")] if more else [])])
 
 
 def unanswered(workers: Sequence[str], seconds: float) -> TransientError:

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpscale.base.display import format_bytes, type_of_value
+from dpscale.base.display import distinct_sizes, type_of_value
 from dpscale.base.error_redaction import accepted
 from dpscale.base.errors import JobError, PlanError, TransientError
 from dpscale.engine.base import Engine, Progress, argument_tuples, silent
@@ -251,8 +251,9 @@ class LocalEngine(Engine):
         from distributed.system import memory_limit
 
         if needed > (limit := memory_limit()):
-            raise PlanError("engine.memory", f"a task on {what} needs {format_bytes(needed)}",
-                            f"at most the {format_bytes(limit)} of this machine or container",
+            shown, most = distinct_sizes(needed, limit)
+            raise PlanError("engine.memory", f"a task on {what} needs {shown}",
+                            f"at most the {most} of this machine or container",
                             "raise its limit, lower engine.memory, or leave the set out")  # fmt: skip
 
     def check_file_access(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:

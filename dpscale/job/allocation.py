@@ -141,7 +141,7 @@ def check_open_bounds(job: Job) -> None:
     has_no_units = job.tables[link.parent].public or link.parent in side_tables(job)
     impossible = has_no_units or link.parent == link.child or link.protects == "both"
     if impossible or not has_first_measurement(job):
-        raise JobError(f"link {link.called}: max_degree", '"private"', "an integer, or a link of a private parent with"
+        raise JobError(f"link {link.called}.max_degree", '"private"', "an integer, or a link of a private parent with"
                        " another table in a job whose budget is divided (budget.method = \"planned\")",
                        "state a bound that does not come from the data")  # fmt: skip
 

@@ -178,9 +178,14 @@ class Filed(Settings):
     def _named(self) -> Filed:
         """Refuse settings of a text file that contradict each other, and a version of other files."""
         if (self.header is False) != (self.names is not None):
-            raise ValueError("header = false and names require each other")
+            given = "false without names" if self.names is None else "given without header = false"
+            remedy = 'add names = ["a", "b"]' if self.names is None else "add header = false, or leave names out"
+            raise ValueError(JobError(f"data.{'header' if self.names is None else 'names'}", given,
+                                      "both, for a file whose first line has no names", remedy))  # fmt: skip
         if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
-            raise ValueError("names must contain one distinct name per column")
+            repeated = [name for name in self.names if name and self.names.count(name) > 1]
+            got = f"{repeated[0]!r} more than once" if repeated else "an empty name" if self.names else "an empty list"
+            raise ValueError(JobError("data.names", got, "a distinct name for each column", "name all columns"))
         marks = [mark for mark in (self.delimiter, self.thousands) if mark is not None]
         # a point is the decimal mark unless another is stated
         marks += [self.decimal or "."] if self.decimal or self.thousands else []

@@ -533,7 +533,7 @@ def check_searches(job: TablesOfJob) -> None:
                 if searched.search and searched.search.uses_delta and searched.outside == "drop":
                     names.append(searched.name)
         if names and link.dangling != "drop":
-            raise JobError(f"link {link.called}: dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
+            raise JobError(f"link {link.called}.dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
                            " is not found are dropped", '"drop"', "set it, or other = true in the domain"
                            " file")  # fmt: skip
 
@@ -543,12 +543,13 @@ def check_counts(job: TablesOfJob, link: LinkSection, before: list[str]) -> None
     field, by_name, counts = f"link {link.called}", {other.called: other for other in job.link}, link.counts or []
     for name in counts:
         if name not in before:
-            raise JobError(f"{field}: counts", f"{name!r}", "names of earlier links",
+            raise JobError(f"{field}.counts", f"{name!r}", "names of earlier links",
                            nearest(name, before) if before else "remove it")  # fmt: skip
+    ends = list(dict.fromkeys((link.parent, link.child)))
     for name in counts:
-        if by_name[name].parent not in (link.parent, link.child):
-            raise JobError(f"{field}: counts", f"{name!r}, links of {by_name[name].parent}",
-                           f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
+        if by_name[name].parent not in ends:
+            raise JobError(f"{field}.counts", f"{name!r}, links of {by_name[name].parent}",
+                           f"links whose parent is {' or '.join(ends)}", "remove it")  # fmt: skip
 
 
 def check_order(job: TablesOfJob, link: LinkSection) -> None:
@@ -558,7 +559,7 @@ def check_order(job: TablesOfJob, link: LinkSection) -> None:
     """
     if link.mechanism != "published":
         return
-    field, order = f"link {link.called}: degree", link.loop.order
+    field, order = f"link {link.called}.degree", link.loop.order
     ends = (job.declared[name] for name in (link.parent, link.child))
     u, v = ([domain[name].size for name in domain.names] for domain in ends)
     largest = len(u) + len(v) + len(link.counts or [])
@@ -579,27 +580,27 @@ def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> Non
     """
     field, names = f"link {link.called}", job.declared[link.child].names
     if link.order and link.order[0] not in names:
-        raise JobError(f"{field}: order_by", f"{link.order[0]!r}", f"an attribute of {link.child}: {', '.join(names)}",
+        raise JobError(f"{field}.order_by", f"{link.order[0]!r}", f"an attribute of {link.child}: {', '.join(names)}",
                        nearest(link.order[0], list(names)))  # fmt: skip
     if link.order and job.declared[link.child][link.order[0]].search is not None:
-        raise JobError(f"{field}: order_by", f"{link.order[0]!r}, whose cells are not public", "public cells",
+        raise JobError(f"{field}.order_by", f"{link.order[0]!r}, whose cells are not public", "public cells",
                        "state its cells in the domain file")  # fmt: skip
     if link.order and not has_bounded_parents(job, link):
-        raise JobError(f"{field}: order_by", f"children of {link.parent}, whose rows have no bound", "a parent whose"
+        raise JobError(f"{field}.order_by", f"children of {link.parent}, whose rows have no bound", "a parent whose"
                        " rows belong to units", "set it for the link by which rows belong to their unit")  # fmt: skip
 
     by_name = {section.called: section for section in job.link}
     # further parents of a child, as attributes of the history: each child needs one, and it must be public
     for name in link.parents or []:
         if name not in before:
-            raise JobError(f"{field}: parents", f"{name!r}", "names of earlier links",
+            raise JobError(f"{field}.parents", f"{name!r}", "names of earlier links",
                            nearest(name, before) if before else "remove it")  # fmt: skip
         other = by_name[name]
         if other.child != link.child or other.via or has_bounded_parents(job, other):
-            raise JobError(f"{field}: parents", f"{name!r}, a link of {other.parent} and {other.child}",
+            raise JobError(f"{field}.parents", f"{name!r}, a link of {other.parent} and {other.child}",
                            f"links of {link.child} to a public or side table", "remove it")  # fmt: skip
         if (other.nulls, other.dangling) != ("reject", "reject"):
-            raise JobError(f"{field}: parents", f"{name!r}, whose rows may lack a parent",
+            raise JobError(f"{field}.parents", f"{name!r}, whose rows may lack a parent",
                            'nulls and dangling "reject"', "set them, or remove it")  # fmt: skip
 
 
@@ -610,7 +611,7 @@ def check_references(job: TablesOfJob) -> None:
         changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
         for name, value in changed.items():
             if value is not None:
-                raise JobError(f"link {link.called}: {name}", f"{value!r} between two public tables",
+                raise JobError(f"link {link.called}.{name}", f"{value!r} between two public tables",
                                "rows that are released unchanged", "remove it")  # fmt: skip
 
 

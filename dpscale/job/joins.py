@@ -253,12 +253,15 @@ def _counted(job: TablesOfJob, part: JoinWorkload, name: str, child: str) -> Lin
     if part.per not in job.tables:
         raise JobError("workload.per", f"{part.per!r}", ", ".join(job.tables), nearest(str(part.per), list(job.tables)))
     below = [link for link in job.link if ascents(job, link, str(part.per))]
+    if not below:
+        above = [table for table in job.tables if any(ascents(job, link, table) for link in job.link)]
+        raise JobError("workload.per", f"{part.per!r}, which has no children", ", ".join(above), "name one of them")
     matching = [link for link in below if child in (link.called, link.child)]
     # the name of a link is unique; several links may have the same child
     exact = [link for link in matching if link.called == child]
     if len(exact or matching) != 1:
         number = f"{len(matching)} links" if matching else "no link"
-        known = ", ".join(sorted(link.called for link in below)) or "none"
+        known = ", ".join(sorted(link.called for link in below))
         raise JobError(FIELD, f"{name!r}, {number} below {part.per}", f"the name of a link: {known}",
                        f"write LINK.{COUNT}")  # fmt: skip
     return (exact or matching)[0]

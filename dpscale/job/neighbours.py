@@ -125,7 +125,7 @@ def _replaced(job: Job) -> NeighbourRelation:
         )
     counting = next((link for link in job.link if link.counts), None)
     if counting:
-        raise JobError(f"link {counting.called}: counts", 'a link that protects "both"', 'links that protect "parent"',
+        raise JobError(f"link {counting.called}.counts", 'a link that protects "both"', 'links that protect "parent"',
                        "remove it: replacing a row changes the degrees of other rows")  # fmt: skip
     # neighbours replace single rows, not all rows of a unit
     with_unit = next((name for name, section in job.tables.items() if section.privacy_unit is not None), None)
@@ -160,7 +160,7 @@ def _rooted(job: Job) -> NeighbourRelation:
     optional = next((link for link in above.values() if link.nulls == "keep"), None)
     if optional:
         raise JobError(
-            f"link {optional.called}: nulls",
+            f"link {optional.called}.nulls",
             f'"keep", but rows of {optional.child} belong to their parent',
             '"reject" or "drop"',
             "set one of them: a row without a parent would have no privacy unit",
@@ -257,7 +257,7 @@ def _check_counts(job: Job, link: LinkSection, rows: Mapping[str, int]) -> None:
     for one in job.link:
         if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
             whose = "a table without units" if one.parent not in rows else "their own table, to which other rows refer"
-            raise JobError(f"link {link.called}: counts", f"{one.called!r}, links of rows of {whose}",
+            raise JobError(f"link {link.called}.counts", f"{one.called!r}, links of rows of {whose}",
                            "links of a private parent with its children or with public rows",
                            "remove it: their number depends on other units' rows")  # fmt: skip
 

@@ -303,9 +303,9 @@ class TableJob:
         if foreign and reconstruction(name).form in forms:
             has = [*has, name]
         if name != "auto" and name not in has:
-            names = dict.fromkeys(["auto", *has, *self.method.aliases])
+            names = list(dict.fromkeys(["auto", *has, *self.method.aliases]))
             raise JobError("reconstruct.method", f"{name!r} for {self.method.name} with these options",
-                           ", ".join(names), self._remedy(name))  # fmt: skip
+                           ", ".join(names), self._remedy(name, names))  # fmt: skip
         return reconstruction(has[0] if name == "auto" else name)
 
     @property
@@ -325,12 +325,12 @@ class TableJob:
         named = [self.method.distribution, distribution(self.reconstruction.name), *families, *self.data.distributions]
         return dict(name_and_version.rsplit(" ", 1) for name_and_version in named if name_and_version)
 
-    def _remedy(self, requested: str) -> str:
-        """Return advice for a requested reconstruction that the mechanism does not have."""
+    def _remedy(self, requested: str, known: Sequence[str]) -> str:
+        """Return advice for a requested reconstruction that is none of those that the mechanism has."""
         setting = self.method.requires.get(requested)
         if setting:
             return f"leave it out, or set {setting}"
-        return "leave it out" if requested in RECONSTRUCTIONS else nearest(requested, ["auto", *RECONSTRUCTIONS])
+        return "leave it out" if requested in RECONSTRUCTIONS else nearest(requested, known)
 
     @cached_property
     def estimating(self) -> Settings:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from dpscale.base.display import quantity
 from dpscale.base.errors import JobError
 from dpscale.ledger.store import FIELD
 from dpscale.storage.files import WINDOWS, checked_path
@@ -63,7 +64,7 @@ def _check(ledger: str, scheme: str, credentials: bool, options: dict[str, str])
     unknown = options.keys() - set(OPTIONS)
     if unknown:
         raise _refused(
-            f"an address with {len(unknown)} unknown options",
+            f"an address with {quantity(len(unknown), 'unknown option')}",
             f"use {', '.join(OPTIONS)}; libpq reads the others from the environment",
         )
     if not ledger.isprintable():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpscale.base.display import format_bytes
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import setting
@@ -29,6 +30,7 @@ from dpscale.workload.residual import Groups
 
 NAME, FILE = "graphical", "graphical.npz"
 BYTES = 40  # per cell of a clique: potentials, probabilities, gradients and temporary arrays
+MOST_DIGITS = 10**12  # cells that a message writes with all digits
 SHOWN = 3  # sets named in a message; up to ten times as many are looked for
 
 
@@ -69,8 +71,10 @@ def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: in
     over = [", ".join(names) for names in _too_many(sizes, requested, limit)]
     more = f" and {len(over) - SHOWN} more" if len(over) > SHOWN else ""
     largest = f"the largest: {', '.join(clique[:8])}{', …' * (len(clique) > 8)}"
-    raise PlanError("reconstruct.method", f"graphical, for sets whose cliques have {tree.cells:.3g} cells, "
-                    f"{BYTES * tree.cells / 2**30:.3g} GiB ({largest})",
+    needed = f"{tree.cells:,} cells, {format_bytes(BYTES * tree.cells)}"
+    if tree.cells > MOST_DIGITS:
+        needed = f"{tree.cells:.3g} cells, {BYTES * tree.cells / 2**30:.3g} GiB"
+    raise PlanError("reconstruct.method", f"graphical, for sets whose cliques have {needed} ({largest})",
                     f"at most {limit:,} cells under engine.memory and reconstruct.most_cells",
                     f"leave out {'; '.join(over[:SHOWN])}{more}, raise the limits, or use maxent")  # fmt: skip
 

@@ -233,7 +233,7 @@ class LinkedTables(Content):
         if divides and not self.is_allocated:
             unbounded = [link.called for link in self.job.link if link.max_degree == OPEN]
             if unbounded:
-                raise JobError(f"link {unbounded[0]}: max_degree", "not chosen yet",
+                raise JobError(f"link {unbounded[0]}.max_degree", "not chosen yet",
                                "the stage `allocate` before others",
                                f"run `dpscale run {self.path} --only allocate` first")  # fmt: skip
             self.record_allocation(Divisible(self.job, self.neighbours).divide_by_usual_sizes().to_dict())

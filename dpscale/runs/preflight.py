@@ -12,7 +12,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from dpscale.base.display import format_bytes, nearest
+from dpscale.base.display import distinct_sizes, format_bytes, nearest, quantity
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
 from dpscale.contributions.links import with_key_ids
 from dpscale.domain import Domain
@@ -184,8 +184,9 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
     files, count = settings.parts_of(rows or 1, columns), rows or 1
     needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE_BYTES
     if needed > memory:
-        got = f"{rows} in {files} files: drawing one needs {format_bytes(needed)}"
-        raise JobError("synthesize.rows", got, f"files that fit the {format_bytes(memory)} of engine.memory",
+        shown, most = distinct_sizes(needed, memory)
+        got = f"{rows} in {quantity(files, 'file')}: drawing one needs {shown}"
+        raise JobError("synthesize.rows", got, f"files that fit the {most} of engine.memory",
                        f"draw fewer rows, set more synthesize.parts (of {2 * LEAST_ROWS:,} rows or more), or raise "
                        "engine.memory")  # fmt: skip
 
@@ -267,6 +268,7 @@ def _check_memory_setting(measurement_plan: MeasurementPlan, memory: int, worker
     cells, names = largest_counted(measurement_plan)
     needed = 8 * (workers + FACTOR) * cells
     if needed > memory:
-        set_needs = f"{', '.join(names)} needs {format_bytes(needed)} with {workers} workers"
-        raise PlanError("engine.memory", set_needs, f"at most the {format_bytes(memory)} for counting",
+        shown, most = distinct_sizes(needed, memory)
+        set_needs = f"{', '.join(names)} needs {shown} with {quantity(workers, 'worker')}"
+        raise PlanError("engine.memory", set_needs, f"at most the {most} for counting",
                         "raise engine.memory, use fewer workers, or leave the set out")  # fmt: skip

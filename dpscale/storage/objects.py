@@ -113,12 +113,12 @@ def check_url(path: str) -> None:
     if ":" in user or "=" in query or "::" in path:
         raise DataError(
             FIELD,
-            f"a {scheme.rpartition(':')[2]} address that contains a key",
+            f"an address of {scheme.rpartition(':')[2]}:// that contains a key",
             "an address without credentials",
             "set keys in the environment, as for the store's own tools",
         )
     if scheme in ("http", "https", "ftp"):
-        raise DataError(FIELD, f"a {scheme} address", SEVERAL, "copy the files there")
+        raise DataError(FIELD, f"an address of {scheme}://", SEVERAL, "copy the files there")
 
 
 def listed(url: str) -> list[Found]:

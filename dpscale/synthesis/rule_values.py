@@ -23,6 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dpscale.base.display import quantity
 from dpscale.base.numerics import Flags, Floats, Integers, Integers32, NDArray
 from dpscale.domain.rule_text import Linear
 from dpscale.domain.rules import ValueRule
@@ -220,7 +221,7 @@ class RuleValues:
                 }
                 broken = group._fit(replace(rows, bounds={**bounds, **rows.bounds}), fitted, stream, frozenset(wider))
             if len(broken):
-                raise RuntimeError(f"no values satisfy the rules for {len(broken)} rows")
+                raise RuntimeError(f"no values satisfy the rules for {quantity(len(broken), 'row')}")
         return fitted
 
     def _fit(

@@ -114,7 +114,7 @@ def sum_queries(number: Number) -> ValueQueries:
     """
     low, high = number.cell_ends
     if abs(low + high) / 2 > FARTHEST * number.half_range:
-        raise JobError("workload.of", f"the sum of {number.name}, whose range {low:g} … {high:g} is far from 0",
+        raise JobError("workload.of", f"the sum of {number.name}, whose range {low:.15g} … {high:.15g} is far from 0",
                        f"a centre of at most {FARTHEST:,} times half the range",
                        'ask for its mean (family = "mean"), or subtract an offset from the column')  # fmt: skip
     return _listed({SUM: number.cell_values}, number.half_range)

@@ -142,7 +142,7 @@ def lower_period(files):
 @pytest.mark.parametrize(("change", "fault"), [
     (drop("delta"), "the draws have an additive δ of 2.5e-10, but 0 was charged"),
     (drop("period"), "ledger.json does not list the periods of its entries"),
-    (lower_component, "the parts differs from the one that was charged"),
+    (lower_component, "parts.json differs from the one that was charged"),
     (raise_component, "the draws have an additive δ of 5e-10, but 2.5e-10 was charged"),
     (drop_periods, "ledger.json does not list the periods of its entries"),
     (rename_period, "ledger.json does not list the periods of its entries"),

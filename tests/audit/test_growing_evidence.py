@@ -419,7 +419,7 @@ def other_cost_in_checklist(files):
     next(row for row in rows if row["question"] == "What does the charge cover?")["answer"] = "little"
 
 
-SEALED = "the parts differs from the one that was charged|different releases"
+SEALED = "parts.json differs from the one that was charged|different releases"
 FORGERIES = [
     ("row", smaller_column),
     ("row", less_noise_for_a_smaller_column),

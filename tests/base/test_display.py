@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dpscale.base.display import between, rounded, share_text
+from dpscale.base.display import between, distinct_sizes, quantity, rounded, share_text, type_of_value
 
 TABLE = [
     (219.7, 42.3, "220"), (12_343.0, 423.0, "12,340"), (12_345.0, 4_230.0, "12,300"), (8.44444, 0.4271, "8.44"),
@@ -32,3 +32,13 @@ def test_intervals_have_the_digits_of_the_estimate():
     assert share_text(0.1234, 0.10, 0.14, 0.1) == "12 % [10 to 14]"
     assert share_text(0.1234567, 0.1234, 0.1235, 1e-6) == "12.35 % [12.34 to 12.35]"
     assert share_text(1.234e-5, 1.1e-5, 1.4e-5, 1e-6) == "0.00123 % [0.00110 to 0.00140]"
+
+
+def test_sizes_that_differ_are_different_texts():
+    assert distinct_sizes(3 << 30, 2 << 30) == ("3 GiB", "2 GiB")
+    assert distinct_sizes((2 << 30) + 1, 2 << 30) == ("2,147,483,649 bytes", "2,147,483,648 bytes")
+
+
+def test_nouns_follow_their_number():
+    assert [quantity(count, "set") for count in (0, 1, 2000)] == ["0 sets", "1 set", "2,000 sets"]
+    assert [type_of_value(value) for value in (b"", 1, [])] == ["bytes", "an int", "a list"]

@@ -336,6 +336,6 @@ def test_evidence_of_three_levels(tmp_path):
     link = (folder / "job.toml").read_text()
     assert link.count("max_degree = 3") == 1
     (folder / "job.toml").write_text(link.replace("max_degree = 3", "max_degree = 2"))
-    assert any("the job differs" in one for one in recompute.faults(folder))
+    assert any("job.toml differs" in one for one in recompute.faults(folder))
     [[[_, change]]] = recompute.read(folder, "parts.json")["tables.payments"]["bounds"]["rows"]["changes"]
     assert change == ROWS["payments"]

@@ -533,10 +533,10 @@ FORGERIES = {
     "missing units": (without(("tables.persons", "-units")), "tables.persons under the entry units cost only 0"),
     "no units at all": (without_entry, "the entry .*-units is in no record"),
     "swapped tables": (swap_tables, "under the entry units cost|the draws in its name"),
-    "smaller budget": (edit_job('"epsilon": 8.0', '"epsilon": 7.0'), "the job differs"),
-    "other table without units": (edit_job('"count": "units"', '"count": "rows"'), "the job differs"),
+    "smaller budget": (edit_job('"epsilon": 8.0', '"epsilon": 7.0'), "job.toml differs"),
+    "other table without units": (edit_job('"count": "units"', '"count": "rows"'), "job.toml differs"),
     "shares": (less_noise_of_one_table, "the draws of tables.persons cost .*, but"),
-    "fewer rows": (fewer_rows, "the parts differs|cost only"),
+    "fewer rows": (fewer_rows, "parts.json differs|cost only"),
 }
 
 

@@ -69,7 +69,7 @@ def test_smaller_bound_at_the_same_cost_is_found(evidence: Path, tmp_path: Path)
         restate(files)
 
     copy = forge(evidence, tmp_path / "copy", change)
-    assert recompute.faults(copy) == ["the parts differs from the one that was charged"]
+    assert recompute.faults(copy) == ["parts.json differs from the one that was charged"]
 
 
 @pytest.mark.parametrize("everywhere", [False, True])

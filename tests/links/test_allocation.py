@@ -354,11 +354,11 @@ FORGERIES = {
     "missing degrees": (
         with_costs(lambda files: remove(files, [drawn(files, "degrees.orders/degrees")])), "lacks the draw of degrees"),
     "no first measurement": (without_entry, "-allocation is in no record"),
-    "share": (lambda files: files["parts"]["links.orders"]["costs"][""].update(gaussian="1/2"), "the parts differs"),
+    "share": (lambda files: files["parts"]["links.orders"]["costs"][""].update(gaussian="1/2"), "parts.json diff"),
     "rows of a unit": (
-        with_costs(lambda files: bounds(files)["tables.persons/ones"].update(changes=[[[1, 1]]])), "the parts differs"),
+        with_costs(lambda files: bounds(files)["tables.persons/ones"].update(changes=[[[1, 1]]])), "parts.json diff"),
     "moved": (
-        with_costs(lambda files: bounds(files)["links.ratings/links"].update(changes=[[[1, 1]]])), "the parts differs"),
+        with_costs(lambda files: bounds(files)["links.ratings/links"].update(changes=[[[1, 1]]])), "parts.json diff"),
     "charge": (
         lambda files: files["parts"]["together"]["costs"]["-allocation"].update(gaussian="1/10"), "the parts cost"),
 }  # fmt: skip

@@ -607,8 +607,13 @@ def _chain_faults(files: Fields, folder: Path) -> Iterator[str]:
     here = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
     here |= {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()
              for path in (*folder.glob("*.toml"), folder / "parts.json")}  # fmt: skip
-    wrong = (name for name, digest in opened["facts"].items() if name != "condition" and here.get(name) != digest)
-    yield from (f"the {name} differs from the one that was charged" for name in wrong)
+    names: Fields = {"plan": "the plan", "parts": "parts.json"}
+    wrong = (
+        names.get(name, f"{name}.toml")
+        for name, digest in opened["facts"].items()
+        if name != "condition" and here.get(name) != digest
+    )
+    yield from (f"{name} differs from the one that was charged" for name in wrong)
 
 
 def _same(row: Fields, shown: Fields) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,11 +122,13 @@ class ReleasedTable(GrowingPart):
 
 def _incomplete(run: GrowingPart) -> JobError:
     """Return the error for a job whose first period is not complete."""
-    label, end = run.labels[0], run.end_of(0)
-    why = f"ends before {end}" if end > date.today() else "has ended, but no records of it or later have arrived"
-    return JobError("data.period", f"no complete period: {label} {why}",
-                    "a period that has ended and whose records have arrived",
-                    f"run again when they have, or name it: dpscale run DIR --period {label}")  # fmt: skip
+    label, last = run.labels[0], run.end_of(0) - timedelta(days=1)
+    why, remedy = f"has not ended (last day {last})", f"run again after {last}"
+    if last < date.today():
+        why = "has ended, but no records of it or later have arrived"
+        remedy = f"run again when they have, or name it: dpscale run DIR --period {label}"
+    return JobError("data.period", f"no complete period, because {label} {why}",
+                    "a period that has ended and whose records have arrived", remedy)  # fmt: skip
 
 
 def release_next(
@@ -197,8 +199,8 @@ def _check_next(run: GrowingPart, number: int) -> None:
     if label != following:
         raise JobError("period", f"{label}, which is not the next period", following,
                        f"release {following} first: periods are released in order")  # fmt: skip
-    if run.end_of(number) > date.today():
-        raise JobError("period", f"{label}, which ends on {run.end_of(number)}", "a period that has ended",
+    if (last := run.end_of(number) - timedelta(days=1)) >= date.today():
+        raise JobError("period", f"{label}, which ends on {last}", "a period that has ended",
                        "release it after its end: records that arrive later could not be counted")  # fmt: skip
 
 

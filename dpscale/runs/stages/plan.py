@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpscale.base.deadline import limited, planning_within, too_long
-from dpscale.base.display import format_bytes
+from dpscale.base.display import format_bytes, quantity
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.settings import Settings
 from dpscale.engine.counting import FACTOR
@@ -109,7 +109,8 @@ def check_cells(measurement_plan: MeasurementPlan, job: TableJob) -> None:
     sets, limit = measurement_plan.counted_sets, job.engine.most_cells
     cells = sum(map(int, measurement_plan.workload.domain.cells_each(sets)))
     if cells > limit:
-        raise PlanError("engine.max_cells", f"{cells:,} cells in {len(sets):,} sets to count", f"at most {limit:,}",
+        got = f"{cells:,} cells in {quantity(len(sets), 'set')} to count"
+        raise PlanError("engine.max_cells", got, f"at most {limit:,}",
                         "ask for fewer or smaller sets, or raise it")  # fmt: skip
 
 
