@@ -296,7 +296,7 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
         created = False
         if not present(where / MANIFEST):
             check_layout(first)
-            check_ledger_exists(first)
+            check_ledger_exists(first.run)
             if frame is not None and not first.manifest.get("frame"):
                 raise other_data("a frame that cannot be compared, because the run has no fingerprint of it")
             check_preflight(job.table, planned.domain, planned.workload)
