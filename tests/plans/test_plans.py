@@ -57,8 +57,7 @@ JOINT = (
 
 def make_plan(name: str, mechanism: str, noise: str = "gaussian"):
     """Return the plan, or None for a mechanism that must refuse the workload."""
-    pure = mechanism == "eigen-design" and noise == "laplace"
-    if pure or (mechanism == "baseline" and name in JOINT):
+    if mechanism == "baseline" and name in JOINT:
         with refused(PlanError):
             plan(make_workloads()[name], mechanism, noise=noise)
         return None
