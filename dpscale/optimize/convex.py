@@ -47,6 +47,7 @@ import numpy as np
 from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.optimize.integer_strategies import BASIS_BITS, round_strategy
+from dpscale.plans.accuracy_base import FEW_PRODUCTS, MOST_OF_PRODUCT
 from dpscale.plans.factor import Factor
 from dpscale.workload import Workload, WorkloadPart
 from dpscale.workload.factors import compressed, root_of
@@ -64,7 +65,6 @@ WEIGHT_THRESHOLD = 1e-3  # share of the largest weight above which a cell may ha
 MIXED = 1e-6  # part of the mean weight that every cell receives after a round, so that none stays at 0
 
 MOST_QUERIES, MOST_ENTRIES = 2000, 10**8  # of one problem: queries, and queries times cells
-MOST_OF_PRODUCT = 2048  # cells of a set of products, whose errors need a matrix of cells × cells
 QUERY_TOLERANCE, LOOSELY, MANY_ENTRIES = 1e-3, 4e-3, 1 << 22  # gap of a search; of a long one; entries of its rows
 FINELY, FEW_ROWS = 1e-6, 100  # gap of a search with few rows, and how many
 WHOLE_NUMBER = 1e9  # of an entry of a basis
@@ -719,7 +719,8 @@ class RowSpaceProblem:
         domain = workload.domain
         attributes = domain.ordered({name for _, names, _ in _sets(workload) for name in names})
         number = sum(part.count(names) for part, names, _ in _sets(workload))
-        products = [domain.cells(names) for part, names, _ in _sets(workload) if part.factorizes]
+        products = [domain.cells(names) for part, names, _ in _sets(workload)
+                    if part.factorizes and part.count(names) > FEW_PRODUCTS]  # fmt: skip
         if number > MOST_QUERIES or number * domain.cells(attributes) > min(most, MOST_ENTRIES):
             return None
         return (

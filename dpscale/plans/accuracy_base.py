@@ -68,6 +68,8 @@ from dpscale.workload import ExplicitPart, Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide
 
+# cells of a set above which products are read as arrays where a joint strategy measures them, if they are few
+MOST_OF_PRODUCT, FEW_PRODUCTS = 2048, 1000
 NOTHING = 1e-12  # relative to the query's largest entry; smaller pieces count as zero
 GAIN = 1e-6  # share of the error by which one block alone must be better than the average
 SPANNED = 1e-11  # of the squared length of a piece: what may lie outside the row space
@@ -188,9 +190,25 @@ class Accuracy(ABC):
         of queries for each attribute.
         """
         part = self.blocks.part(part)
-        if part.factorizes:
-            return self._product_variances(dict(zip(attributes, part.families(attributes), strict=True)))
-        return self._array_variances(part, attributes)
+        if not part.factorizes:
+            return self._array_variances(part, attributes)
+        families = dict(zip(attributes, part.families(attributes), strict=True))
+        if self._reads_arrays(part, attributes):
+            counts = [family.count(self.domain[name].size) for name, family in families.items()]
+            return self._array_variances(part, attributes).reshape(counts)
+        return self._product_variances(families)
+
+    def _reads_arrays(self, part: WorkloadPart, attributes: AttributeSet) -> bool:
+        """Return whether few products on a large set are read as arrays, because a joint strategy measures them.
+
+        The covariance of a joint strategy on the set would be a matrix of cells × cells.
+        """
+        is_large = self.domain.cells(attributes) > MOST_OF_PRODUCT and part.count(attributes) <= FEW_PRODUCTS
+        return is_large and self._has_joint
+
+    @cached_property
+    def _has_joint(self) -> bool:
+        return any(block.joint for block in self.blocks)
 
     def covariance(self, attributes: AttributeSet, queries: Floats) -> Floats:
         """Return the covariance matrix of queries on one set, shape (m, sizes…), answered by all blocks together.
@@ -217,7 +235,7 @@ class Accuracy(ABC):
         """
         check_planning_time()
         part = self.blocks.part(part)
-        if part.factorizes:
+        if part.factorizes and not self._reads_arrays(part, attributes):
             return self._product_error(dict(zip(attributes, part.families(attributes), strict=True)))
         return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())
 

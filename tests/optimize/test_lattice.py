@@ -131,3 +131,34 @@ def test_count_of_three_conditions_is_that_of_the_rows(tmp_path):
         [answer] = release.table(names, family="conditions").to_dict("records")
         assert answer["estimate"] == pytest.approx(count, abs=7 * answer["std_error"])
         assert answer["std_error"] < count / 5
+
+
+def test_many_conditions_on_a_large_set_are_one_strategy_at_its_optimum(tmp_path):
+    """Products on more than 2,048 cells, whose cells the conditions tell apart, are read as arrays."""
+    rng = np.random.default_rng(5)
+    sizes = {"a": 14, "b": 13, "c": 13, "d": 7}
+    conditions = []
+    for _ in range(30):
+        cuts = {name: int(rng.integers(1, size)) for name, size in sizes.items()}
+        conditions.append(" and ".join(f"{name} {rng.choice(['<', '>='])} {cut}" for name, cut in cuts.items()))
+    workload = Workload(Domain(sizes)).add_conditions(conditions)
+    planned = dp.plan(workload)
+    assert len(planned.blocks) == 1
+    assert planned.error == pytest.approx(planned.floor, rel=1e-5)
+    assert planned.accuracy.total_error(workload) == pytest.approx(planned.error, rel=1e-9)
+
+    rows = pd.DataFrame({name: rng.integers(0, size, 4000) for name, size in sizes.items()})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in sizes.items()}}
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
+    release = dp.run({
+        "data": {"path": str(tmp_path / "rows.parquet"), "domain": str(tmp_path / "domain.toml")},
+        "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "rows", "ledger": str(tmp_path / "ledger.sqlite")},
+        "workload": [{"family": "predicates", "conditions": conditions}],
+    }, tmp_path / "run", progress=None)  # fmt: skip
+    table = release.table(tuple(sizes), family="conditions")
+    exact = [len(rows.query(" and ".join(map(str, row)))) for row in table[list(sizes)].to_numpy()]
+    errors = (table["estimate"] - exact) / table["std_error"]
+    assert len(errors) == 30
+    assert errors.abs().max() < 7
+    assert (table["std_error"] < 0.5 * table["estimate"].abs().max()).all()
