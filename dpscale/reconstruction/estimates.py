@@ -325,9 +325,10 @@ class LeastSquaresEstimates:
         """Return estimated counts, one axis per attribute in the given order; unbiased and possibly negative."""
         ordered = self.plan.domain.ordered(attributes)
         shape = self.plan.domain.shape(ordered)
-        total = np.zeros(shape)
+        total, merged = np.zeros(shape), self.plan.blocks.merged
         for subset in subsets(ordered):
-            if subset not in self.complete:
+            has_classes = merged is not None and not merged.classes.keys().isdisjoint(subset)
+            if subset not in self.complete or has_classes:  # cells of a class have no estimates
                 raise PlanError(
                     "attributes",
                     f"{', '.join(ordered)} was not measured",

@@ -169,8 +169,8 @@ def _is_large(workload: Workload) -> bool:
     """Return whether queries are listed on a long attribute, or an array of them has many cells."""
     listing = [part for part in workload.parts if part.lists_queries]
     sizes = [workload.domain[name].size for part in listing for names in part.sets for name in names]
-    cells = [workload.domain.cells(names) for part in listing for names in part.sets]
-    return max(sizes, default=0) > LONG or max(cells, default=0) > MOST_PLANNED
+    arrays = [part.attributes for part in listing if isinstance(part, ExplicitPart)]
+    return max(sizes, default=0) > LONG or any(workload.domain.cells(names) > MOST_PLANNED for names in arrays)
 
 
 def _labels(workload: Workload, name: str) -> Integers | None:
