@@ -39,13 +39,7 @@ from dpscale.mechanisms.tree_plans import plan_trees, uses_levels
 from dpscale.optimize.axis_weights import WeightSearch, along_curve, cell_weights, search, sums, unpack
 from dpscale.optimize.convex import RowSpaceProblem, Solution, Solve
 from dpscale.optimize.implicit_workload import implicit
-from dpscale.optimize.integer_strategies import (
-    bits_for,
-    bits_of_weights,
-    error_coefficient,
-    product_block,
-    rounded,
-)
+from dpscale.optimize.integer_strategies import bits_for, bits_of_weights, error_coefficient, product_block, rounded
 from dpscale.optimize.layered_strategy import optimise_layers
 from dpscale.optimize.lower_bounds import (
     EXACT_CELLS,

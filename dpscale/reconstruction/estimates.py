@@ -324,17 +324,15 @@ class LeastSquaresEstimates:
     def marginal(self, attributes: Sequence[str]) -> Floats:
         """Return estimated counts, one axis per attribute in the given order; unbiased and possibly negative."""
         ordered = self.plan.domain.ordered(attributes)
-        shape = self.plan.domain.shape(ordered)
-        total, merged = np.zeros(shape), self.plan.blocks.merged
+        if not self.complete.issuperset(subsets(ordered)):  # also if cells are merged: before an array is made
+            raise PlanError(
+                "attributes",
+                f"{', '.join(ordered)} was not measured",
+                "a set inside a measured one",
+                "add a family over these attributes to the workload",
+            )
+        total = np.zeros(self.plan.domain.shape(ordered))
         for subset in subsets(ordered):
-            has_classes = merged is not None and not merged.classes.keys().isdisjoint(subset)
-            if subset not in self.complete or has_classes:  # cells of a class have no estimates
-                raise PlanError(
-                    "attributes",
-                    f"{', '.join(ordered)} was not measured",
-                    "a set inside a measured one",
-                    "add a family over these attributes to the workload",
-                )
             total += self._expand(subset, ordered)
 
         return total.transpose([ordered.index(name) for name in attributes])

@@ -70,7 +70,7 @@ def test_joint_families_are_planned():
 
 
 @pytest.mark.parametrize("mechanism", ["weighted-residuals", "hdmm"])
-@pytest.mark.parametrize("sizes", [(3,) * 6, (3, 4, 3, 2, 4, 3, 2)])
+@pytest.mark.parametrize("sizes", [(3, 4, 3, 5, 4, 3), (3, 4, 3, 5, 4, 3, 2)])
 def test_errors_of_many_narrow_attributes_are_those_of_the_estimates(tmp_path, sizes, mechanism):
     """Cells that no query distinguishes have a small weight; their noise must cancel in floating point."""
     rng = np.random.default_rng(0)
@@ -79,7 +79,7 @@ def test_errors_of_many_narrow_attributes_are_those_of_the_estimates(tmp_path, s
     rows.to_parquet(tmp_path / "rows.parquet")
     domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in zip(names, sizes, strict=True)}}
     (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
-    sets = list(itertools.combinations(names, len(sizes) - 1))
+    sets = list(itertools.combinations(names, 5))
     conditions = [" and ".join(f"{name} >= 1" for name in some) for some in sets]
     release = dp.run({
         "data": {"path": str(tmp_path / "rows.parquet"), "domain": str(tmp_path / "domain.toml")},

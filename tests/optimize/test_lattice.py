@@ -113,18 +113,23 @@ def test_products_in_narrow_spans_are_measured_with_little_budget(name, monkeypa
     assert planned.error == pytest.approx(finer.error, rel=1e-6)
 
 
+def count_rows(folder, rows, sizes, conditions):
+    """Return the release of counts under conditions on coded columns."""
+    rows.to_parquet(folder / "rows.parquet")
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in sizes.items()}}
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain))
+    return dp.run({
+        "data": {"path": str(folder / "rows.parquet"), "domain": str(folder / "domain.toml")},
+        "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "rows", "ledger": str(folder / "ledger.sqlite")},
+        "workload": [{"family": "predicates", "conditions": conditions}],
+    }, folder / "run", progress=None)  # fmt: skip
+
+
 def test_count_of_three_conditions_is_that_of_the_rows(tmp_path):
     rng = np.random.default_rng(3)
     rows = pd.DataFrame({name: rng.integers(0, size, 4000) for name, size in SIZES.items()})
     conditions = ["a < 6 and b < 6 and c < 3", "a < 6 and b < 6 and c < 3 and d < 3 and f != 2"]
-    rows.to_parquet(tmp_path / "rows.parquet")
-    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
-    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
-    release = dp.run({
-        "data": {"path": str(tmp_path / "rows.parquet"), "domain": str(tmp_path / "domain.toml")},
-        "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "rows", "ledger": str(tmp_path / "ledger.sqlite")},
-        "workload": [{"family": "predicates", "conditions": conditions}],
-    }, tmp_path / "run", progress=None)  # fmt: skip
+    release = count_rows(tmp_path, rows, SIZES, conditions)
     chosen = (rows.a < 6) & (rows.b < 6) & (rows.c < 3)
     exact = [chosen.sum(), (chosen & (rows.d < 3) & (rows.f != 2)).sum()]
     for names, count in zip([("a", "b", "c"), ("a", "b", "c", "d", "f")], exact, strict=True):
@@ -148,15 +153,7 @@ def test_many_conditions_on_a_large_set_are_one_strategy_at_its_optimum(tmp_path
     assert planned.accuracy.total_error(workload) == pytest.approx(planned.error, rel=1e-9)
 
     rows = pd.DataFrame({name: rng.integers(0, size, 4000) for name, size in sizes.items()})
-    rows.to_parquet(tmp_path / "rows.parquet")
-    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in sizes.items()}}
-    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
-    release = dp.run({
-        "data": {"path": str(tmp_path / "rows.parquet"), "domain": str(tmp_path / "domain.toml")},
-        "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "rows", "ledger": str(tmp_path / "ledger.sqlite")},
-        "workload": [{"family": "predicates", "conditions": conditions}],
-    }, tmp_path / "run", progress=None)  # fmt: skip
-    table = release.table(tuple(sizes), family="conditions")
+    table = count_rows(tmp_path, rows, sizes, conditions).table(tuple(sizes), family="conditions")
     exact = [len(rows.query(" and ".join(map(str, row)))) for row in table[list(sizes)].to_numpy()]
     errors = (table["estimate"] - exact) / table["std_error"]
     assert len(errors) == 30
