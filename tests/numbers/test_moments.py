@@ -117,8 +117,8 @@ def test_regression_of_numbers_covers_the_coefficients_of_the_records(release, f
         return
     wanted, found = smf.ols(formula, make_frame()).fit(), release.regression(formula)
     order = list(found.params.index)
-    assert (np.abs(found.params - wanted.params[order]) < 5 * found.bse).all()
-    assert found.rsquared == pytest.approx(wanted.rsquared, abs=0.05)
+    assert (np.abs(found.params - wanted.params[order]) < 6 * found.bse).all()
+    assert found.rsquared == pytest.approx(wanted.rsquared, abs=0.1)  # its standard deviation is 0.015
     assert found.nobs == pytest.approx(4000, abs=50)
 
 
