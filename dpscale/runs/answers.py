@@ -246,8 +246,11 @@ class Labels:
         """
         pairs = list(zip(names, cells, strict=True))
         if self.numeric:
-            nulls = np.concatenate([own == self.domain[name].null_cell for name, own in pairs])
-            return pa.array(np.concatenate([self._numbers(name)[own] for name, own in pairs]), mask=nulls)
+            labels = np.concatenate([self._numbers(name)[own] for name, own in pairs])
+            null_cells = {name: self.domain[name].null_cell for name in names}
+            if all(cell is None for cell in null_cells.values()):
+                return pa.array(labels)
+            return pa.array(labels, mask=np.concatenate([own == null_cells[name] for name, own in pairs]))
         known: dict[str, int] = {}
         code_of = {name: self._codes(name, known) for name in dict.fromkeys(names)}
         codes = np.concatenate([code_of[name][own] for name, own in pairs])

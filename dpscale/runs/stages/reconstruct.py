@@ -223,5 +223,6 @@ def _groups(
 
 
 def _rms(errors: Floats) -> float:
-    finite = errors[np.isfinite(errors)]
-    return math.sqrt(float(np.mean(finite**2))) if finite.size else math.nan
+    known = np.isfinite(errors)
+    finite = errors if known.all() else errors[known]
+    return math.sqrt(float(finite @ finite) / finite.size) if finite.size else math.nan
