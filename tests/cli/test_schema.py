@@ -73,6 +73,11 @@ def test_reference_of_the_job_file_is_that_of_the_models(monkeypatch):
     assert CliRunner().invoke(main, ["job", "options"]).stdout.strip() in page.PAGE.read_text()
 
 
+def test_keys_of_a_table_have_different_meanings():
+    for name, meanings in tomllib.loads((ROOT / "docs" / "job_keys.toml").read_text()).items():
+        assert len(set(meanings.values())) == len(meanings), name
+
+
 def test_stages_are_listed_for_schedulers():
     listed = json.loads(CliRunner().invoke(main, ["job", "stages", "--json"]).stdout)["stages"]
     stages = ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]
