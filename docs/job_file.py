@@ -14,7 +14,16 @@ from typing import Any
 
 from dpscale.cli.schema import options_table, short_form
 from dpscale.job.forms import SHORT_KEYS
-from dpscale.job.sections import BudgetTable, JoinShare, LinkSection, LinkShare, TableSection, TableShares
+from dpscale.job.sections import (
+    BudgetTable,
+    JoinSection,
+    JoinShare,
+    JoinWorkload,
+    LinkSection,
+    LinkShare,
+    TableSection,
+    TableShares,
+)
 
 DOCS = Path(__file__).parent
 PAGE, MEANINGS = DOCS / "reference" / "job-file.md", DOCS / "job_keys.toml"
@@ -26,8 +35,9 @@ the keys of several tables. `dpscale job schema` prints the same as JSON Schema,
 KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
          "object": "a table", "array": "a list"}  # fmt: skip
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-SEVERAL_TABLES = {"[tables.NAME]": TableSection, "[[link]]": LinkSection, "[budget] of several tables": BudgetTable,
-                  "[budget.tables.NAME]": TableShares, "[budget.links.NAME]": LinkShare,
+SEVERAL_TABLES = {"[tables.NAME]": TableSection, "[[link]]": LinkSection,
+                  "[[workload]] over several tables": JoinWorkload, "[joins.NAME]": JoinSection,
+                  "[budget] of several tables": BudgetTable, "[budget.tables.NAME]": TableShares, "[budget.links.NAME]": LinkShare,
                   "[budget.joins.NAME]": JoinShare}  # fmt: skip
 OWN = {"unit_through"}  # what a job of several tables says to those of its tables
 
@@ -41,23 +51,25 @@ def reference() -> str:
         lines += _section(f"[[{name}]]" if many else f"[{name}]", model, meanings[name])
     for title, section in SEVERAL_TABLES.items():
         model = section.model_json_schema()
+        keys = meanings[title.replace("[", "").replace("]", "")]
         if section is TableSection:
             model["properties"] = {key: one for key, one in model["properties"].items() if key not in SHORT_KEYS}
-        lines += _section(title, model, meanings.get(title.strip("[]"), {}))
+            keys = {key: (meanings["data"] | keys)[key] for key in model["properties"] if key not in OWN}
+        if section is JoinWorkload:  # its other keys are those of a job of one table
+            model["properties"] = {key: model["properties"][key] for key in keys}
+        lines += _section(title, model, keys)
     return "\n".join([*lines, "", "## Options of mechanisms and reconstructions", "", options_table(), ""])
 
 
 def _section(title: str, model: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of one table of a job; keys that only meanings name are parameters of query families."""
     yield from ["", f"## `{title}`", "", model.get("description", "").replace("\n", " "), ""]
-    head = ("key", "takes", "default", *(["meaning"] if meanings else []))
-    yield from [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
+    yield from ["| key | takes | default | meaning |", "| --- | --- | --- | --- |"]
     required = model.get("required", [])
     for key, described in model["properties"].items():
         if key not in OWN:
             default = "required" if key in required else _format_default(described.get("default"))
-            meaning = [meanings[key]] if meanings else []
-            yield f"| {' | '.join([f'`{key}`', _describe_type(described), default, *meaning])} |"
+            yield f"| `{key}` | {_describe_type(described)} | {default} | {meanings[key]} |"
     for key in sorted(meanings.keys() - model["properties"].keys()):
         yield f"| `{key}` | | | {meanings[key]} |"
 
