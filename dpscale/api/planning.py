@@ -23,6 +23,7 @@ import numpy as np
 
 from dpscale.base.display import figure, glance, safe_repr
 from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import Floats
 from dpscale.domain import Domain
 from dpscale.job import Job, TableJob, job_content
 from dpscale.job.job import with_structures
@@ -31,6 +32,8 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
 from dpscale.storage.files import is_path, write_whole
 from dpscale.workload import MARGINAL, Workload
+from dpscale.workload.families import ProductQueries
+from dpscale.workload.family import Family
 from dpscale.workload.sql.statements import DIALECT, is_select
 
 if TYPE_CHECKING:
@@ -576,23 +579,38 @@ def _part_table(part: Any) -> dict[str, Any]:
     weights = [float(f"{weight / unit:.15g}") for weight, unit in zip(part.weights, units, strict=True)]  # as given
     weight = weights[0] if len(set(weights)) == 1 else weights
     sets = [list(family.shown(names)) for names in part.sets]  # without numbers, which are no attributes of a job
+    if isinstance(family, ProductQueries):
+        return {"family": family.name, "weight": weight, "label": family.title,
+                "predicates": {name: _stated(given) for name, given in (family.predicates or {}).items()}}  # fmt: skip
     return {"family": family.name, "attributes": sets, "weight": weight, **family.parameters}
 
 
-def _listed_table(part: Any) -> dict[str, Any]:
-    """Return the table of listed queries, whose array is stored in the data folder under its hash.
+def _stated(queries: Any) -> Any:
+    """Return the queries of an attribute as a job states them: a name, predicates, or the file of a matrix."""
+    if isinstance(queries, Family):
+        return queries.name
+    texts = [queries] if isinstance(queries, str) else queries
+    if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+        return queries
+    return _stored_array(np.asarray(queries, np.float64))
 
-    `part` has queries on one set. Its file name is the hash of the array, so equal arrays share a file.
-    """
+
+def _listed_table(part: Any) -> dict[str, Any]:
+    """Return the table of a part with queries on one set, whose array is stored in a file."""
     (names,) = part.sets
+    return {"family": "predicates", "attributes": [list(names)], "file": _stored_array(part.queries(names)),
+            "weight": [float(weight) for weight in part.query_weights(names)]}  # fmt: skip
+
+
+def _stored_array(array: Floats) -> str:
+    """Write an array into the data folder under the hash of its content, and return its path."""
     packed = io.BytesIO()
-    np.save(packed, part.queries(names))
+    np.save(packed, array)
     place = data_folder() / "queries" / f"{hashlib.sha256(packed.getvalue()).hexdigest()[:16]}.npy"
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         write_whole(place, packed.getvalue())
-    return {"family": "predicates", "attributes": [list(names)], "file": str(place),
-            "weight": [float(weight) for weight in part.query_weights(names)]}  # fmt: skip
+    return str(place)
 
 
 def _check_same(made: ReleasePlan, queries: Any) -> None:

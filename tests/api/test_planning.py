@@ -157,6 +157,16 @@ def test_workloads_with_numbers_are_planned(family):
     assert plan.errors["queries"].sum() == work.query_count == 7
 
 
+def test_workloads_with_products_are_planned():
+    domain = dp.Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 3}, "b": {"kind": "boolean"}}})
+    texts = {"a": ["a < 1", "a = 2"], "b": "identity"}
+    work = dp.Workload(domain).add("product", predicates=texts, weight=2.0)
+    work.add("product", predicates={"a": np.eye(3)[:2], "b": "total"}, label="first")
+    plan = dp.plan(work, epsilon=1.0, delta=1e-9)
+    assert plan.measurements.workload.digest == work.digest
+    assert plan.content["workload"][0]["predicates"] == texts
+
+
 def test_names_alone_are_sets_of_one_attribute():
     plan = dp.plan(["borough", "day"], taxi_domain(), epsilon=1.0)
     assert plan.errors["sets"].tolist() == [2]
