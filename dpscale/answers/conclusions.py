@@ -768,7 +768,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     ----------
     p_values : sequence of float
     """
-    if not all(0 <= one <= 1 for one in p_values):
+    if not all(isinstance(number, float | int) and 0 <= number <= 1 for number in p_values):
         raise JobError("results", safe_repr(list(p_values)), "results with p-values between 0 and 1",
                        "leave out those without a p-value")  # fmt: skip
     count, adjusted, largest = len(p_values), [0.0] * len(p_values), 0.0

@@ -336,6 +336,13 @@ def checked_names(attributes: str | Sequence[str]) -> AttributeSet:
     return tuple(names)
 
 
+def check_names_are_texts(*names: str) -> None:
+    """Raise JobError unless each name, of an attribute or a number, is a text."""
+    for name in names:
+        if not isinstance(name, str):
+            raise JobError("attribute", safe_repr(name), "the name of one attribute or number", 'write "age"')
+
+
 def check_level(level: float) -> None:
     """Raise JobError unless `level` is a probability strictly between 0 and 1."""
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:

@@ -21,7 +21,7 @@ from dpscale.api.answers import (
 )
 from dpscale.api.statistics import ReleaseConclusions, ReleaseStatistics
 from dpscale.base.arrow import pa, pq
-from dpscale.base.display import nearest
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -260,7 +260,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusi
         >>> release.units("borough").columns.tolist()
         ['borough', 'estimate', 'std_error', 'low', 'high']
         """
-        run, names = self._run.table, [attributes] if isinstance(attributes, str) else list(attributes)
+        run, names = self._run.table, checked_names(attributes)
         ordered = run.domain.ordered(names)
         if ordered not in (files := run.unit_files):
             raise PlanError("units", f"the units by {', '.join(names) or 'no attribute'}", "sets of the workload with"
@@ -417,6 +417,8 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusi
         >>> release.conditional("borough", given={"fare": "[0, 25)"}).columns.tolist()
         ['borough', 'probability']
         """
+        if not isinstance(given, Mapping | None):
+            raise JobError("given", safe_repr(given), "values by attribute", 'write given={"sex": "f"}')
         names, fixed = checked_names(attributes), dict(given or {})
         if period is not None:
             return self.at(period, kind).conditional(names, given=fixed)

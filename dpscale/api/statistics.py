@@ -31,7 +31,15 @@ from dpscale.answers.regression.design import formula_names
 from dpscale.answers.regression.fit import RegressionResult, regression
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import STATISTICS, Answered, checked_names, column, label_name, texts
+from dpscale.answers.tables import (
+    STATISTICS,
+    Answered,
+    check_names_are_texts,
+    checked_names,
+    column,
+    label_name,
+    texts,
+)
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats
@@ -163,6 +171,7 @@ class ReleaseStatistics(AnsweredQueries):
         >>> release.quantile("fare", [0.25, 0.5, 0.75], by="borough").shape
         (6, 5)
         """
+        check_names_are_texts(attribute)
         if (own := self.over(attribute, by)) is not self:
             return own.quantile(attribute, q, by=by, level=level)
         statistic = partial(quantile, self.answered, attribute, level=level)
@@ -202,6 +211,7 @@ class ReleaseStatistics(AnsweredQueries):
         >>> release.sum("fare", by="borough").columns.tolist()
         ['borough', 'estimate', 'low', 'high']
         """
+        check_names_are_texts(number)
         if (own := self.over(number, by, number=True)) is not self:
             return own.sum(number, by=by, level=level)
         if number not in self.domain.number_names and number in self.domain.names:
@@ -239,6 +249,7 @@ class ReleaseStatistics(AnsweredQueries):
         >>> ratio.low < ratio.estimate < ratio.high
         True
         """
+        check_names_are_texts(number, other)
         if (own := self.over(number, other, by, number=True)) is not self:
             return own.ratio(number, other, by=by, level=level)
         return self._grouped(partial(ratio_table, self.answered, number, other), by, level)
@@ -406,6 +417,7 @@ class ReleaseStatistics(AnsweredQueries):
         >>> release.mean("tip", by="borough")["borough"].tolist()
         ['Bronx', 'Queens']
         """
+        check_names_are_texts(attribute)
         if (own := self.over(attribute, by, number=True)) is not self:
             return own.mean(attribute, by=by, level=level, bias=bias, population=population)
         if population and bias is not None:
@@ -793,6 +805,7 @@ class ReleaseConclusions(AnsweredQueries):
         """
         import pandas as pd
 
+        check_names_are_texts(rows, columns)
         if (own := self.over(rows, columns)) is not self:
             return own.crosstab(rows, columns, normalize=normalize, level=level, population=population)
         figures = conclusions.crosstab(self.answered, (rows, columns), normalize, level, population)
@@ -865,7 +878,8 @@ class ReleaseConclusions(AnsweredQueries):
         >>> release.holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
         """
-        return conclusions.holm([one if isinstance(one, float | int) else one.p_value for one in results])
+        p_values = [getattr(result, "p_value", result) for result in results]
+        return conclusions.holm(p_values)
 
     def _at_periods(
         self, periods: Sequence[str | int] | None, kind: str, population: bool

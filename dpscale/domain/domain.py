@@ -268,6 +268,8 @@ class AxisIndex:
 
     def __getitem__(self, name: str) -> Attribute:
         """Return the attribute or number of a name. Raises DomainError with the nearest name if there is none."""
+        if not isinstance(name, str):
+            raise DomainError("attributes", safe_repr(name), "the name of an attribute", 'write "age"')
         try:
             return self._by_name[name]
         except KeyError:

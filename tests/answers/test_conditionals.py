@@ -68,6 +68,28 @@ def test_refusals_are_one_sentence(released):
         released.conditional("a", given={"b": []})
     with refused(dp.JobError):
         released.conditional([])
+    with refused(dp.JobError):
+        released.conditional("a", given="b")
+
+
+NAMES = {
+    "sum": lambda release: release.sum(["a"]),
+    "mean": lambda release: release.mean(["a"]),
+    "quantile": lambda release: release.quantile(["a"], 0.5),
+    "ratio": lambda release: release.ratio("a", ["b"]),
+    "crosstab": lambda release: release.crosstab(["a"], "b"),
+    "test": lambda release: release.test(["a"], "b"),
+    "cumulative": lambda release: release.cumulative(["a"]),
+    "share": lambda release: release.share(["a"], 1),
+    "units": lambda release: release.units(3),
+    "holm": lambda release: release.holm(["a"]),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_names_that_are_no_texts_are_refused(released, case):
+    with refused(dp.DpscaleError):
+        NAMES[case](released)
 
 
 def test_values_without_estimated_records_and_large_sets_are_refused(released, monkeypatch):

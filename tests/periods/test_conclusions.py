@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.base.errors import DomainError, JobError
+from dpscale.base.errors import DomainError, JobError, PlanError
 from tests.messages import refused
 from tests.periods.growing import MONTHS, frames, make_job, open_release, release, write
 
@@ -83,3 +83,13 @@ def test_conclusions_over_periods_refuse_what_they_cannot_say(growing):
         opened.trend({"a": 1}, kind="cumulative", population=True)
     with refused(DomainError):
         opened.difference({"a": 1, "month": MONTHS[0]}, periods=(MONTHS[0], MONTHS[1]))
+
+
+def test_growing_release_shows_itself_without_searches_and_numbers_of_units(growing):
+    opened, run, _ = growing
+    assert repr(opened).startswith(f"Release({run.manifest['release'][:8]}, ")
+    assert opened.searched == {}
+    with refused(PlanError):
+        opened.units("a")
+    with refused(DomainError):
+        opened.found("a")

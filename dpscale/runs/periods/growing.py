@@ -22,7 +22,7 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.base.expressions import former_reading
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import first_day, read_period
 from dpscale.job import Job, TableJob
@@ -63,6 +63,9 @@ class GrowingPart(Part):
     """Growing table: its job, its plan, and the parts of its periods."""
 
     steps = 1
+    rows_cut = None  # it needs a job of one moment, and so do searches and numbers of units
+    searched: Mapping[str, Any] = {}
+    unit_files: Mapping[AttributeSet, Path] = {}
 
     def __init__(self, run: Run, job: TableJob, declared: Domain, period: Attribute) -> None:
         super().__init__(run, "data")
