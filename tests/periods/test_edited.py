@@ -146,6 +146,7 @@ def test_changes_are_accepted_later(first, tmp_path):
     job["time"]["changed"] = "accept"
     run = release(job, run.path, [MONTHS[1]])
     assert run.manifest["accepted"] == {MONTHS[1]: [MONTHS[0]]}
+    assert open_release(run)._run.table.changes == "accept"  # also without the job file
 
 
 def test_folder_without_a_period_is_refused(tmp_path):

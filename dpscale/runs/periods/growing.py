@@ -378,10 +378,10 @@ class GrowingTable(OneTable):
         table, run = self.table, self.table.run
         self.job = job.model_copy(update={"engine": self.job.engine})
         given, rows = self.job.table, table.job.synthesize
-        table.job = replace(given, data=given.data.model_copy(update={"synthesize": rows}))
-        if given.periods.changed != table.changes:
+        if given.periods.changed != table.changes:  # the stored job does not change
             with run.locked():
                 run.update(changes=given.periods.changed)
+        table.job = replace(given, data=given.data.model_copy(update={"synthesize": rows}))
         if table.period.name in Domain.read(given.data.domain).names and given.read_period() != table.period:
             raise JobError("data.period", f"other periods than those of {run.path}, which begin with"
                            f" {table.labels[0]}", f"{len(table.labels)} periods from {table.labels[0]}",
