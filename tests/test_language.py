@@ -119,7 +119,7 @@ def fields(thing):
     return set(getattr(thing, "__dataclass_fields__", ())) | set(getattr(thing, "_fields", ()))
 
 
-@pytest.mark.parametrize("name", public_objects())
+@pytest.mark.parametrize("name", list(public_objects()))
 def test_public_names_have_complete_docstrings(name):
     faults = [text for code, text in validate(name)["errors"] if code in REQUIRED]
     assert faults == []

@@ -278,7 +278,7 @@ def test_names_do_not_depend_on_the_order_of_imports(first, tmp_path):
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize(("low", "high", "width"), itertools.product((-1, 0), (1, 2.5), (0.5, 0.25)))
+@pytest.mark.parametrize(("low", "high", "width"), list(itertools.product((-1, 0), (1, 2.5), (0.5, 0.25))))
 def test_edges_of_bins_are_exact(low, high, width):
     edges = dp.bins(low, high, width)["edges"]
     assert edges[0] == low
