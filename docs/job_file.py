@@ -37,8 +37,8 @@ KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", 
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 SEVERAL_TABLES = {"[tables.NAME]": TableSection, "[[link]]": LinkSection,
                   "[[workload]] over several tables": JoinWorkload, "[joins.NAME]": JoinSection,
-                  "[budget] of several tables": BudgetTable, "[budget.tables.NAME]": TableShares, "[budget.links.NAME]": LinkShare,
-                  "[budget.joins.NAME]": JoinShare}  # fmt: skip
+                  "[budget] of several tables": BudgetTable, "[budget.tables.NAME]": TableShares,
+                  "[budget.links.NAME]": LinkShare, "[budget.joins.NAME]": JoinShare}  # fmt: skip
 OWN = {"unit_through"}  # what a job of several tables says to those of its tables
 
 

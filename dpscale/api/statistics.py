@@ -878,7 +878,7 @@ class ReleaseConclusions(AnsweredQueries):
         >>> release.holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
         """
-        p_values = [getattr(result, "p_value", result) for result in results]
+        p_values: list[Any] = [getattr(result, "p_value", result) for result in results]
         return conclusions.holm(p_values)
 
     def _at_periods(

@@ -248,7 +248,7 @@ class Labels:
         if self.numeric:
             labels = np.concatenate([self._numbers(name)[own] for name, own in pairs])
             null_cells = {name: self.domain[name].null_cell for name in names}
-            if all(cell is None for cell in null_cells.values()):
+            if all(cell < 0 for cell in null_cells.values()):
                 return pa.array(labels)
             return pa.array(labels, mask=np.concatenate([own == null_cells[name] for name, own in pairs]))
         known: dict[str, int] = {}
