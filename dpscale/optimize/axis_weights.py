@@ -6,6 +6,11 @@ gives u = X⁻¹1/(1ᵀX⁻¹1). The error J is stationary where the slope of th
 √(t + s)/√l = (∂J/∂l)/(∂J/∂s). This fixed point takes a few steps.
 Several families on one axis, or joint families: L-BFGS on u itself, started from the end of the fixed point.
 
+Attributes of one *kind* have the same size and queries and share their weights u, the *profile* of the kind. A *demand*
+is the Gram matrix of a residual space as a weighted sum of terms, and a *token* is a kind with a one-way family
+(`residual_grams`). A kind is *even* if its weights stay at the plain mean, and *mirrored* if they are equal from both
+ends.
+
 *L-BFGS* with a weak Wolfe line search by bisection is for functions that are expensive to evaluate and may have kinks.
 The direction is Nocedal's two-loop recursion. The step length is the search of Lewis and Overton, which needs no second
 derivative (Nonsmooth optimization via quasi-Newton methods, 2013). The gradient is computed only after sufficient
@@ -74,9 +79,9 @@ class WeightSearch:
     floor: float = 0.0
 
     def pack(self) -> Floats:
-        """Return all fields in one array for the plan store."""
+        """Return all fields in one array for the plan store; its first entry is the position of the first profile."""
         head = [self.value, self.plain, self.stationary, self.floor, *self.ends]
-        return np.concatenate([[5 + len(self.ends)], head, *self.profiles])
+        return np.concatenate([[1 + len(head)], head, *self.profiles])
 
 
 def unpack(stored: Floats, sizes: Sequence[int]) -> WeightSearch | None:
@@ -114,10 +119,10 @@ def search(demands: Demands, noise: str, curve: ObjectivePoint, seconds: float =
     seconds : float
         Time limit of the solver per problem.
     """
-    plain_profiles, sums_of_demands = demands.plain, sums(demands)
-    if len(demands.even) == len(plain_profiles):
+    plain_profiles = demands.plain
+    if len(demands.even) == len(plain_profiles):  # no kind has weights to search
         return WeightSearch(profiles=plain_profiles, value=curve.value, plain=curve.value, ends=(), stationary=0.0)
-    if not sums_of_demands:
+    if not sums(demands):
         return _best(curve.weighed(plain_profiles), [curve])
 
     demands = merged(demands, rooted(noise))
@@ -165,19 +170,19 @@ def _starts(demands: Demands, noise: str, curve: ObjectivePoint, work: float) ->
     return [start, *(_tilted(demands, tilt) for tilt in tilts)]
 
 
-def _descended(whole: WeightObjective, profiles: Profiles, plain: ObjectivePoint, work: float) -> ObjectivePoint:
+def _descended(objective: WeightObjective, profiles: Profiles, plain: ObjectivePoint, work: float) -> ObjectivePoint:
     """Return the best point of a descent of J from `profiles`, the axis weights of a start.
 
     J is the error of the best plan for given weights, to a power (`weight_objective`). `work` is the cost of an
     evaluation in cubes of cells, which bounds the number of evaluations by AFFORDED / `work`. `plain` is the point at
     the plain mean. If it is lower than the start, the descent begins near it.
     """
-    evaluations, start = int(min(AFFORDED / work, EVALUATIONS)), whole(profiles)
+    evaluations, start = int(min(AFFORDED / work, EVALUATIONS)), objective(profiles)
     if evaluations < FEWEST_EVALUATIONS:  # too few to improve the start
         return start
     # at a kink the gradient of J is that of one side only, so the plain mean is moved off it
-    first = start if start.value < plain.value else whole(_off_kinks(whole.demands, plain.profiles))
-    return min(start, descend(whole, first, evaluations), key=lambda point: point.value)
+    first = start if start.value < plain.value else objective(_off_kinks(objective.demands, plain.profiles))
+    return min(start, descend(objective, first, evaluations), key=lambda point: point.value)
 
 
 def _work(demands: Demands, demand: Demand) -> float:
@@ -187,15 +192,16 @@ def _work(demands: Demands, demand: Demand) -> float:
 
 
 def _tilted(demands: Demands, tilt: float) -> list[Floats]:
-    """Return weights that fall or rise along every axis that is not even."""
-    slope = [np.linspace(1, -1, size) if size > 1 else np.zeros(1) for size in demands.sizes]
-    return [(1 + tilt * (kind not in demands.even) * line) / len(line) for kind, line in enumerate(slope)]
+    """Return weights (1 + tilt · line)/n that fall or rise linearly along every axis that is not even."""
+    lines = [np.linspace(1, -1, size) if size > 1 else np.zeros(1) for size in demands.sizes]
+    return [(1 + tilt * (kind not in demands.even) * line) / len(line) for kind, line in enumerate(lines)]
 
 
 def _off_kinks(demands: Demands, profiles: Profiles) -> list[Floats]:
     """Tilt the weights of two-cell axes: J has a kink at (½, ½), where the larger cell changes; a bad start."""
-    even = [len(profile) == 2 and float(np.ptp(profile)) < MOVED for profile in profiles]
-    return [tilted if at else given for given, tilted, at in zip(profiles, _tilted(demands, TILT), even, strict=True)]
+    at_kink = [len(profile) == 2 and float(np.ptp(profile)) < MOVED for profile in profiles]
+    pairs = zip(profiles, _tilted(demands, TILT), at_kink, strict=True)
+    return [tilted if is_kink else profile for profile, tilted, is_kink in pairs]
 
 
 def stationary(point: ObjectivePoint) -> float:
@@ -216,13 +222,13 @@ def stationary(point: ObjectivePoint) -> float:
 
 def sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
     """Return the demands whose queries are a sum of several products, or joint: they are no Kronecker product."""
-    found = []
+    unfactored = []
     for demand in demands.counts:
         terms = [term for term, _ in demand]
         has_joint = any(isinstance(term, Joint) for term in terms)
         if has_joint or len({term.centred for term in terms if isinstance(term, Products)}) > 1:
-            found.append(demand)
-    return found
+            unfactored.append(demand)
+    return unfactored
 
 
 def along_curve(demands: Demands, noise: str = GAUSSIAN) -> ObjectivePoint:
@@ -384,8 +390,8 @@ def inner_profile(family: Family, size: int, cells: int) -> Floats:
 
     optimum = optimise_roughly(split(root_of(gram / np.trace(gram)), (few,)), NEAR_BLOCKS)
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(few))
-    found = np.maximum(inverse / inverse.sum(), LEAST / few)
-    return refine_profile(found / found.sum(), cells, cells)
+    weights = np.maximum(inverse / inverse.sum(), LEAST / few)
+    return refine_profile(weights / weights.sum(), cells, cells)
 
 
 def _angles(size: int, parts: int) -> Floats:
@@ -487,13 +493,13 @@ class _InverseHessian:
         if not self.pairs:
             return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))
 
-        direction, along = -slope, []
+        direction, alphas = -slope, []  # α = ρ stepᵀd of each pair, from the newest on
         for step, change in reversed(self.pairs):
-            along.append(float(step @ direction) / float(step @ change))
-            direction = direction - along[-1] * change
+            alphas.append(float(step @ direction) / float(step @ change))
+            direction = direction - alphas[-1] * change
 
         step, change = self.pairs[-1]
         direction = direction * (float(step @ change) / float(change @ change))
-        for (step, change), was in zip(self.pairs, reversed(along), strict=True):
-            direction = direction + (was - float(change @ direction) / float(step @ change)) * step
+        for (step, change), alpha in zip(self.pairs, reversed(alphas), strict=True):
+            direction = direction + (alpha - float(change @ direction) / float(step @ change)) * step
         return np.asarray(direction)

@@ -66,7 +66,8 @@ def hb(size: int) -> Floats:
 def layered_tree(size: int, branching: int = 2, root: bool = True) -> LayeredFactor:
     """Return the sums of the nodes of a regular tree over a wide axis (`hierarchical`), without a matrix.
 
-    The nodes of a level have equal numbers of cells, so the last ones reach beyond the axis.
+    The nodes of a level have equal numbers of cells, so the last ones reach beyond the axis. The blocks are the nodes
+    below the root; `top` has a row over the blocks for the root, and `multipliers` the factor of every level by block.
 
     Parameters
     ----------
@@ -235,11 +236,11 @@ def _node_weight(trace: float, moment: float, total: float, noise: Noise) -> tup
     + λ² 1ᵀV1))/b², by Sherman and Morrison.
     """
 
-    def left(weight: float) -> float:
+    def weight_below(weight: float) -> float:
         return 1 - weight if noise == "laplace" else math.sqrt(1 - weight**2)
 
     def error(weight: float) -> float:
-        below = left(weight) ** 2
+        below = weight_below(weight) ** 2
         return (trace - weight**2 * moment / (below + weight**2 * total)) / below
 
     grid = np.linspace(0, 0.99, 100)
@@ -248,13 +249,14 @@ def _node_weight(trace: float, moment: float, total: float, noise: Noise) -> tup
     fine = float(optimize.minimize_scalar(error, bounds=bounds, method="bounded").x)
     best = min(start, fine, key=error)
 
-    return best, left(best)
+    return best, weight_below(best)
 
 
 def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the summed cells for every candidate and requested marginal, inf if not covered, and the candidates.
 
-    The candidates are the requested marginals, all unions of two of them and unions of those, up to a limit.
+    The candidates are the requested marginals, all unions of two of them and unions of those with a third, up to a
+    limit. A marginal is a row of `wanted` or of the candidates that marks its attributes.
     """
     candidates = wanted
     for _ in range(2):

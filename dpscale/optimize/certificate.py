@@ -208,7 +208,8 @@ def spaces_of(plan: Plan) -> Iterator[tuple[AttributeSet, int, float, list[Space
     """Yield a set, its number of spaces, the trace of G, and the programs of its factors; None if one is too large.
 
     Blocks that measure several spaces together are one program each, and their spaces (`together`) are not listed
-    again. The other spaces are grouped in classes of equal Gram matrices; the first of a class represents it.
+    again. The other spaces are grouped in classes of equal Gram matrices, `which` has the class of each space, and the
+    first space of a class (`firsts`) represents it.
     """
     merged, weights = plan.blocks.merged, dict(plan.blocks.weights())
     workload = plan.workload if merged is None else merged.workload(plan.workload)
@@ -249,11 +250,11 @@ def _programs(sub: Subworkload, factors: Sequence[Factor]) -> list[SpaceProgram]
     The order: axes cut into blocks have no explicit Gram matrix; a product has a program for each axis, because optima
     of products multiply; any other sum has one on all cells.
     """
-    only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
-    axes = [sub.factors[key] for key in only]
+    factor_keys = next(iter(sub.terms)) if len(sub.terms) == 1 else ()  # of the only term; of a sum no product
+    axes = [sub.factors[key] for key in factor_keys]
     if any(isinstance(factor, WideGram) for factor in sub.factors.values()):
         return None
-    if len(axes) == len(factors) == len(sub.sizes):
+    if len(axes) == len(factors) == len(sub.sizes):  # Gram matrix and strategy both have a factor for each axis
         if max(sub.sizes, default=1) > MOST_CELLS:
             return None
         pairs = zip(axes, factors, strict=True)

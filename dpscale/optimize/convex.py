@@ -158,10 +158,10 @@ def _merged(blocks_before: SymmetryBlocks) -> SymmetryBlocks:
     left, right = order[:-1][near], order[1:][near]
     # of the candidates, those that are equal entry by entry
     near[near] = np.abs(columns[:, left] * signs[left] - columns[:, right] * signs[right]).max(0) <= EQUAL * largest
-    same = np.empty(len(order), np.int64)
-    # successive equal columns have one number
-    same[order] = np.cumsum(np.concatenate([[True], ~near])) - 1
-    _, first, orbit = np.unique(same, return_index=True, return_inverse=True)
+    # columns that are equal and therefore successive in the order have one number
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(np.concatenate([[True], ~near])) - 1
+    _, first, orbit = np.unique(numbers, return_index=True, return_inverse=True)
     # sign of each cell relative to the first cell of its orbit
     sign = (signs * signs[first][orbit])[blocks_before.orbit]
     blocks = tuple(SymmetryBlock(block.rows[:, first], block.sign * sign) for block in blocks_before.blocks)
@@ -208,7 +208,7 @@ def _orbits(shape: tuple[int, ...], kept: tuple[bool, ...]) -> _Orbits:
     orbit, with the number of cells as padding; `rank` is the position in sorted order less the start of the orbit.
     """
     size = int(np.prod(shape))
-    group = _group([image for image, own in zip(_candidates(shape), kept, strict=True) if own], size)
+    group = _group([image for image, is_kept in zip(_candidates(shape), kept, strict=True) if is_kept], size)
     representative = np.stack([image for image, _ in group]).min(axis=0)
     cells, orbit = np.unique(representative, return_inverse=True)
     order, counts = np.argsort(orbit, kind="stable"), np.bincount(orbit)
@@ -357,12 +357,15 @@ def polish(start: DualPoint, tolerance: float, deadline: float = math.inf) -> Du
         orbits = np.flatnonzero(chosen)
         subset, total = DualPoint(start.blocks.only(orbits), weights[orbits]), weights[orbits].sum()
         optimum = interior_point(subset, tolerance / 2, deadline, total=total)
+
+        # the optimum on the chosen orbits as a point of all orbits, whose leverages certify it
         weights = np.zeros(len(weights))
         weights[orbits] = optimum.weights / optimum.weights.sum()
         point = DualPoint(start.blocks, weights / weights.sum())
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or chosen.all() or time.monotonic() >= deadline:
             break
+
         weights = point.weights + MIXED * weights.mean()
 
     return best
@@ -708,7 +711,7 @@ class RowSpaceProblem:
 
     @classmethod
     def of(cls, workload: Workload, most: int = MOST_ENTRIES) -> RowSpaceProblem | None:
-        """Return the queries of a workload; None if they are too many.
+        """Return the queries of a workload; None if they are too many, or many products have too many cells.
 
         Parameters
         ----------
@@ -719,13 +722,14 @@ class RowSpaceProblem:
         domain = workload.domain
         attributes = domain.ordered({name for _, names, _ in _sets(workload) for name in names})
         number = sum(part.count(names) for part, names, _ in _sets(workload))
+        # cells of the sets with many products of one-way queries
         products = [domain.cells(names) for part, names, _ in _sets(workload)
                     if part.factorizes and part.count(names) > FEW_PRODUCTS]  # fmt: skip
         if number > MOST_QUERIES or number * domain.cells(attributes) > min(most, MOST_ENTRIES):
             return None
-        return (
-            None if max(products, default=0) > MOST_OF_PRODUCT else cls(workload, attributes, domain.shape(attributes))
-        )
+        if max(products, default=0) > MOST_OF_PRODUCT:
+            return None
+        return cls(workload, attributes, domain.shape(attributes))
 
     @cached_property
     def rows(self) -> Floats:
@@ -741,14 +745,14 @@ class RowSpaceProblem:
         A piece is the query averaged over the axes outside the space and centred along those inside; pieces below
         NEGLIGIBLE of the largest entry count as zero.
         """
-        found = set[tuple[int, ...]]()
+        spaces = set[tuple[int, ...]]()
         for names, queries, _ in self._planned:
             axes = [self.attributes.index(name) for name in names]
             for space in subsets(tuple(range(len(names)))):
                 pieces = np.abs(piece(queries, space, lead=1))
                 if pieces.max(initial=0) > NEGLIGIBLE * np.abs(queries).max(initial=0):
-                    found.add(tuple(axes[axis] for axis in space))
-        return tuple(sorted(found, key=lambda space: (len(space), space)))
+                    spaces.add(tuple(axes[axis] for axis in space))
+        return tuple(sorted(spaces, key=lambda space: (len(space), space)))
 
     @property
     def is_joint(self) -> bool:
@@ -761,13 +765,13 @@ class RowSpaceProblem:
     @cached_property
     def _planned(self) -> list[tuple[AttributeSet, Floats, Floats]]:
         """Queries of positive weight of each set, shape (m, sizes…), with their weights."""
-        found = list[tuple[AttributeSet, Floats, Floats]]()
+        planned = list[tuple[AttributeSet, Floats, Floats]]()
         for part, names, weight in _sets(self.workload):
             weights = weight * part.query_weights(names)
             queries = part.queries(names)[weights > 0]
             if len(queries):
-                found.append((names, queries, weights[weights > 0]))
-        return found
+                planned.append((names, queries, weights[weights > 0]))
+        return planned
 
     def optimum(self, solve: Solve) -> Optimum:
         """Return the optimum with its certificate, for a Gram matrix of trace 1."""

@@ -76,6 +76,7 @@ class FourierProblem:
         return np.asarray(sum(weight * self._term_power(factors) for weight, factors in self.terms))
 
     def _term_power(self, factors: tuple[AnyGram, ...]) -> Floats:
+        """Return c of one term of weight 1: of its joint factor, or the outer product of those of the axes."""
         if len(factors) < len(self.shape):
             return array_power(_chunks(factors[0]), self.shape)
         return reduce(np.multiply.outer, map(_axis_power, factors))

@@ -82,13 +82,13 @@ class Implicit:
         """
         total = np.zeros_like(rows)
         for product in self.products:
-            turned = rows.reshape(len(rows), *self.sizes)
-            for axis, own in enumerate(product.axes, start=1):
-                if own.is_total:
-                    turned = np.broadcast_to(turned.sum(axis=axis, keepdims=True), turned.shape)
-                elif not own.is_identity:
-                    turned = np.moveaxis(np.tensordot(turned, own.gram, axes=(axis, 0)), -1, axis)
-            total += product.weight * turned.reshape(rows.shape)
+            multiplied = rows.reshape(len(rows), *self.sizes)
+            for axis, factor in enumerate(product.axes, start=1):
+                if factor.is_total:
+                    multiplied = np.broadcast_to(multiplied.sum(axis=axis, keepdims=True), multiplied.shape)
+                elif not factor.is_identity:
+                    multiplied = np.moveaxis(np.tensordot(multiplied, factor.gram, axes=(axis, 0)), -1, axis)
+            total += product.weight * multiplied.reshape(rows.shape)
 
         return total
 
@@ -121,9 +121,9 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
         for attributes, weight in _weighed(part).items():
             by_name = dict(zip(attributes, _axes(part, attributes, relative), strict=True))
             axes = tuple(by_name.get(name) or _total(workload.domain[name].size, relative) for name in names)
-            product = Product(weight, axes)
-            before = merged[product.keys].weight if product.keys in merged else 0.0
-            merged[product.keys] = Product(before + weight, axes)
+            keys = Product(weight, axes).keys
+            before = merged[keys].weight if keys in merged else 0.0  # equal products are one, with their weights added
+            merged[keys] = Product(before + weight, axes)
 
     return Implicit(names, workload.domain.shape(names), tuple(merged.values()))
 
@@ -262,10 +262,15 @@ NEAR = 0.25  # of the logarithm of a term's share
 
 
 def merged(demands: Demands, power: float) -> Demands:
-    """Return the demands with similar sums replaced by their mean; `power` is the exponent of L in the objective."""
+    """Return the demands with similar sums replaced by their mean; `power` is the exponent of L in the objective.
+
+    Products stay as they are. Sums are similar if they have the same terms with nearly the same shares (`_mix`).
+    """
     groups: dict[object, list[tuple[Demand, int]]] = defaultdict(list)
     for demand, number in demands.counts.items():
-        groups[demand if is_product(term for term, _ in demand) else _mix(demand)].append((demand, number))
+        key = demand if is_product(term for term, _ in demand) else _mix(demand)
+        groups[key].append((demand, number))
+
     counts: Counter[Demand] = Counter()
     for group in groups.values():
         counts[group[0][0] if len(group) == 1 else _mean(group, power)] += sum(number for _, number in group)
@@ -273,6 +278,7 @@ def merged(demands: Demands, power: float) -> Demands:
 
 
 def _mix(demand: Demand) -> object:
+    """Return a key that is equal for similar sums: the terms, each with the rounded logarithm of its share."""
     whole = math.fsum(weight for _, weight in demand)
     return frozenset((term, round(math.log(weight / whole) / NEAR)) for term, weight in demand)
 

@@ -100,6 +100,9 @@ class LayeredProblem:
     def error(self, rows: Floats, weights: Floats) -> tuple[float, Floats, Floats]:
         """Return the error with its derivatives by Θ' and by the weights of the levels.
 
+        In the formula of the module, `column` is d, `stretch` (e₀/w₀)^½, `first` e₀, `diagonal` Σ_l t_l/e_l by block,
+        and `removed` the trace that is subtracted. `by_value` has the derivatives by the eigenvalues e.
+
         Parameters
         ----------
         rows : ndarray, shape (p, blocks)

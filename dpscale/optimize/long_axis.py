@@ -445,12 +445,16 @@ class WideRoot:
         return spectral_factor(self.gram.size, all(family != RANGE for family, _ in self.gram.asked))
 
     def solved(self, solve: Solve) -> Optimum:
-        """Return the error of the normalised root and a bound; the general solver `solve` is not needed."""
-        error, (family, weight), size = self._error(GAUSSIAN), self.gram.asked[0], self.gram.size
-        alone = len(self.gram.asked) == 1
-        bound = (
-            weight * centred_bound(cast(Family, family), size, self.gram.weights) if alone else self.gram.lower_bound
-        )
+        """Return the error of the normalised root and a bound; the general solver `solve` is not needed.
+
+        Fields `root` and `weights` are empty, because the strategy has a closed form (`factor`).
+        """
+        error = self._error(GAUSSIAN)
+        if len(self.gram.asked) == 1:
+            family, weight = self.gram.asked[0]
+            bound = weight * centred_bound(cast(Family, family), self.gram.size, self.gram.weights)
+        else:
+            bound = self.gram.lower_bound
         return Optimum(root=np.zeros((0, 0)), primal=error, dual=min(bound, error), weights=np.zeros(0))
 
     def rounded(self, optimum: Optimum, bits: FactorBits, noise: str) -> tuple[Factor, float]:
@@ -526,11 +530,11 @@ def _elliptic(places: Floats, complement: float) -> tuple[Floats, Floats]:
 
     ratio, delta = middle / np.tan(middle * places), np.ones(len(places))
     last = ratio / middle
-    for own, known in zip(reversed(means), reversed(roots), strict=True):
+    for mean, root in zip(reversed(means), reversed(roots), strict=True):
         product = last * ratio
         ratio = ratio * delta
-        delta = (known + product) / (own + product)
-        last = ratio / own
+        delta = (root + product) / (mean + product)
+        last = ratio / mean
 
     return ratio, delta
 
@@ -732,21 +736,21 @@ def add_chain_inverses(
     """Add the lower triangle of Σ_k share_k (D + s_k² T)⁻¹ to `total`; see `add_diagonals`.
 
     D is the diagonal of `weights`, and T the tridiagonal matrix with rows that sum to `sums` ≥ 0 and `off_diagonal` ≤ 0
-    next to the diagonal. Elimination from the first cell on leaves `own[i]`, the sum of row i plus what the cells
+    next to the diagonal. Elimination from the first cell on leaves `down[i]`, the sum of row i plus what the cells
     before it add; elimination from the last cell on adds `after`. Both together are the inverse of the diagonal of the
     inverse, and `ratios` are the quotients of its neighbouring entries. Only positive numbers are added.
     """
     n = len(weights)
-    own, ratios, inverse = np.empty(n), np.empty(n), np.empty(n)
+    down, ratios, inverse = np.empty(n), np.empty(n), np.empty(n)
     for k in range(len(nodes)):
         square = nodes[k] * nodes[k]
         for i in range(n):
-            own[i] = weights[i] + square * sums[i]
+            down[i] = weights[i] + square * sums[i]
             if i:
-                # magnitude of the entry next to the diagonal; `own` of the cell before plus it is the pivot
+                # magnitude of the entry next to the diagonal; `down` of the cell before plus it is the pivot
                 off = -square * off_diagonal[i - 1]
-                ratios[i - 1] = off / (off + own[i - 1])
-                own[i] += own[i - 1] * ratios[i - 1]
+                ratios[i - 1] = off / (off + down[i - 1])
+                down[i] += down[i - 1] * ratios[i - 1]
 
         # the same from the last cell on: `up` is the row sum after elimination of the cells behind
         up = 0.0
@@ -755,7 +759,7 @@ def add_chain_inverses(
             if i < n - 1:
                 off = -square * off_diagonal[i]
                 after = off * up / (off + up)
-            inverse[i] = 1 / (own[i] + after)
+            inverse[i] = 1 / (down[i] + after)
             up = weights[i] + square * sums[i] + after
 
         add_triangle(inverse, ratios, shares[k], total)

@@ -291,10 +291,10 @@ def svd_bound(union: Implicit) -> SvdBound:
     if len(groups) == 1 and values[0] is not None:
         return SvdBound(values[0], True)
 
-    split = [
+    bounds = [
         value if value is not None else _separate_bound(group) for value, group in zip(values, groups, strict=True)
     ]
-    return SvdBound(math.fsum(split), False)
+    return SvdBound(math.fsum(bounds), False)
 
 
 def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
@@ -309,9 +309,11 @@ def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
     commute = _Commuting(union)
     groups: list[list[Product]] = []
     taken: list[list[set[str]]] = []
-    for product in sorted(
-        union.products, key=lambda one: -one.weight * math.prod(float(np.trace(axis.gram)) for axis in one.axes)
-    ):
+
+    def decreasing(product: Product) -> float:
+        return -product.weight * math.prod(float(np.trace(axis.gram)) for axis in product.axes)
+
+    for product in sorted(union.products, key=decreasing):
         check_planning_time()
         for group, keys in zip(groups, taken, strict=True):
             if all(commute(i, key, keys[i]) for i, key in enumerate(product.keys)):

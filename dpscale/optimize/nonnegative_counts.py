@@ -434,10 +434,11 @@ class Lines:
 
         `order` sorts the cells by line, whose cells are from starts[l] to starts[l + 1] and sum to targets[l].
         """
-        found = np.zeros(len(fitted), np.int64)
-        loops.round_lines(np.ascontiguousarray(fitted[self.order]), self.starts, self.targets, found)
-        sums = np.add.reduceat(np.append(found, 0), self.starts[:-1]) * (np.diff(self.starts) > 0)
-        return _placed(self.order, found) if np.array_equal(sums, self.targets) else None
+        whole = np.zeros(len(fitted), np.int64)
+        loops.round_lines(np.ascontiguousarray(fitted[self.order]), self.starts, self.targets, whole)
+        # `reduceat` gives an empty line the value of its start, hence the factor 0
+        sums = np.add.reduceat(np.append(whole, 0), self.starts[:-1]) * (np.diff(self.starts) > 0)
+        return _placed(self.order, whole) if np.array_equal(sums, self.targets) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -504,13 +505,13 @@ class Grids:
         Cells of a grid follow those of the grids before, height × width of them.
         """
         end = 0
-        for row, last, column, final in zip(
+        for first_row, last_row, first_column, last_column in zip(
             self.row_starts[:-1].tolist(), self.row_starts[1:].tolist(),
             self.column_starts[:-1].tolist(), self.column_starts[1:].tolist(), strict=True,
         ):  # fmt: skip
-            height, width = last - row, final - column
+            height, width = last_row - first_row, last_column - first_column
             start, end = end, end + height * width
-            rows, columns = self.row_targets[row:last], self.column_targets[column:final]
+            rows, columns = self.row_targets[first_row:last_row], self.column_targets[first_column:last_column]
             if rows.any() or columns.any():
                 yield slice(start, end), (height, width), rows, columns
 

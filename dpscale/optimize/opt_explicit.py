@@ -88,14 +88,14 @@ def starting_points(n: int, p: int | None, starts: int | None, seed: int, warm: 
     generator = np.random.default_rng(seed)
     rows = p or max(min(n, FEWEST_QUERIES), n // CELLS_PER_QUERY)
     count = starts if starts is not None else max(FEWEST_STARTS, min(MOST_STARTS, START_CELLS // n))
-    begun = [generator.random((rows, n)) * SCALES[i % len(SCALES)] for i in range(count)]
-    return [*begun, *([] if warm is None else [warm])]
+    random_starts = [generator.random((rows, n)) * SCALES[i % len(SCALES)] for i in range(count)]
+    return random_starts if warm is None else [*random_starts, warm]
 
 
 def promising(first: Sequence[PIdentity]) -> list[Floats]:
     """Return the parameters of the best quarter of the first descents, which are continued."""
-    best = sorted(first, key=lambda strategy: strategy.error)
-    return [one.parameters for one in best[: max(1, len(first) // FEWEST_STARTS)]]
+    by_error = sorted(first, key=lambda strategy: strategy.error)
+    return [strategy.parameters for strategy in by_error[: max(1, len(first) // FEWEST_STARTS)]]
 
 
 def best_end(gram: Floats, ends: Sequence[PIdentity]) -> PIdentity:
@@ -151,12 +151,12 @@ def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = N
     """
     trace = float(np.trace(gram))
     scaled, chain = gram / trace, chain_of(gram) if times is None else None
-    fast_times = times if chain is None else chain.times
-    fast = None if fast_times is None else lambda rows: fast_times(rows) / trace
+    times_gram = times if chain is None else chain.times
+    times_scaled = None if times_gram is None else lambda rows: times_gram(rows) / trace
 
     def function(flat: Floats) -> tuple[float, Floats]:
         check_planning_time()
-        value, gradient = p_identity_error(scaled, flat.reshape(start.shape), fast)
+        value, gradient = p_identity_error(scaled, flat.reshape(start.shape), times_scaled)
         return value, gradient.reshape(-1)
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": FLAT, "gtol": 0.0}
@@ -166,7 +166,7 @@ def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = N
     )
     parameters = np.asarray(optimum.x.reshape(start.shape))
 
-    error, _ = p_identity_error(scaled, parameters, fast)
+    error, _ = p_identity_error(scaled, parameters, times_scaled)
     return PIdentity(parameters, error)
 
 
@@ -174,9 +174,9 @@ def is_symmetric(gram: Floats) -> bool:
     """Return whether the Gram matrix is a·I + b·11ᵀ."""
     if len(gram) == 1:
         return True
-    model = np.full(gram.shape, gram[0, 1])
-    np.fill_diagonal(model, gram[0, 0])
-    return bool(np.abs(gram - model).max() <= SAME * gram[0, 0])
+    expected = np.full(gram.shape, gram[0, 1])
+    np.fill_diagonal(expected, gram[0, 0])
+    return bool(np.abs(gram - expected).max() <= SAME * gram[0, 0])
 
 
 def _on_a_line(gram: Floats) -> PIdentity:
@@ -276,13 +276,14 @@ def optimise_explicit(
     return Strategy(matrix=optimum.root, error=optimum.primal * scale, bound=optimum.dual * scale, warm=optimum.weights)
 
 
-def with_bound(gram: Floats, found: PIdentity) -> Strategy:
+def with_bound(gram: Floats, strategy: PIdentity) -> Strategy:
     """Return a p-Identity strategy with the SVD bound of its Gram matrix.
 
     The bound is (Σ √eigenvalue)²/n: the trace of the root of G, squared, over the number of cells.
     """
     roots = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum()
-    return Strategy(matrix=found.matrix, error=found.error, bound=float(roots**2 / len(gram)), warm=found.parameters)
+    bound = float(roots**2 / len(gram))
+    return Strategy(matrix=strategy.matrix, error=strategy.error, bound=bound, warm=strategy.parameters)
 
 
 def sensitivity(matrix: Floats, noise: Noise) -> float:

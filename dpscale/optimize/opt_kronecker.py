@@ -3,7 +3,8 @@
 The error of A = ⊗ A_i on a union of products is Σ_k w_k Π_i tr(G_ki (A_iᵀA_i)⁺) (theorem 6). With one product the
 problem separates: the product of each attribute's OPT0 is the optimum (theorem 4). With several products it is solved
 by block descent: OPT0 on the surrogate Gram matrix Σ_k w_k Π_{j≠i} tr(G_kj (A_jᵀA_j)⁺) G_ki (equation 5) of every
-attribute i. The attributes of a sweep, the starts and the groups of OPT+ are independent tasks.
+attribute i. The attributes of a sweep, the starts and the groups of OPT+ are independent tasks, which `each` maps. The
+*cost* of a Gram matrix on an attribute is tr(G (AᵀA)⁺) under the present strategy A of the attribute.
 """
 
 from __future__ import annotations
@@ -204,8 +205,9 @@ def _descents(union: Implicit, noise: Noise, starts: int, seed: int) -> list[Des
 
 
 def _best(union: Implicit, descents: Sequence[Descent]) -> ProductStrategy:
-    found = min((descent.strategy for descent in descents), key=lambda one: one.error)
-    return replace(found, bound=min(max(svd_bound(union).value, found.bound), found.error))
+    """Return the strategy of least error with the better of its bound and the SVD bound."""
+    best = min((descent.strategy for descent in descents), key=lambda strategy: strategy.error)
+    return replace(best, bound=min(max(svd_bound(union).value, best.bound), best.error))
 
 
 class _OneProduct:
@@ -227,9 +229,11 @@ class _OneProduct:
     def strategy(self) -> ProductStrategy:
         """Product of the solved strategies; error and bound are the products of theirs, times the weight."""
         solved, weight = self._solved or (), self.union.products[0].weight
-        error, bound = (weight * math.prod(getattr(one, name) for one in solved) for name in ("error", "bound"))
         return ProductStrategy(
-            names=self.union.names, factors=tuple(one.matrix for one in solved), error=error, bound=bound
+            names=self.union.names,
+            factors=tuple(strategy.matrix for strategy in solved),
+            error=weight * math.prod(strategy.error for strategy in solved),
+            bound=weight * math.prod(strategy.bound for strategy in solved),
         )
 
 
@@ -267,8 +271,8 @@ class _SweepDescent:
         search = self.noise, self.seed, FIRST_STARTS if self.sweep < self.random_before else 0
         # a factor of the Gram matrix does not change the optimum; at trace 1, equal problems have equal keys
         return [
-            AttributeProblem(gram / np.trace(gram), *search, own, self.is_rough)
-            for gram, own in zip(grams, warm, strict=True)
+            AttributeProblem(gram / np.trace(gram), *search, start, self.is_rough)
+            for gram, start in zip(grams, warm, strict=True)
         ]
 
     def advance(self, solved: Sequence[Strategy]) -> None:
@@ -287,10 +291,11 @@ class _SweepDescent:
 
         before, self.best, self.sweep = self.best, _total(self.union, self.costs), self.sweep + 1
         if self.sweep >= SWEEPS or self.best > before * (1 - CONVERGED):
-            # the first fine sweep, which is the next one, has random starts again
+            # a fine descent is done; a rough one becomes fine, and its next sweep has random starts again
             self.done, self.is_rough, self.random_before = not self.is_rough, False, self.sweep + 1
 
     def _value(self, axis: int, prices: dict[str, float]) -> float:
+        """Return the error with `prices` as the costs of one axis."""
         return _dot(self.union, self.costs, axis, prices)
 
     @property
@@ -306,13 +311,17 @@ def _begin(union: Implicit, seed: int) -> Costs:
     """
     generator = np.random.default_rng(seed)
     spread = 0.0 if seed == 0 else 2.0
-    return [
-        {key: float(np.trace(gram)) * float(np.exp(-spread * generator.random())) for key, gram in grams.items()}
-        for grams in (union.distinct(i) for i in range(len(union.sizes)))
-    ]
+    costs = []
+    for axis in range(len(union.sizes)):
+        scaled = {}
+        for key, gram in union.distinct(axis).items():
+            scaled[key] = float(np.trace(gram)) * float(np.exp(-spread * generator.random()))
+        costs.append(scaled)
+    return costs
 
 
 def _price(grams: dict[str, Floats], factor: Floats) -> dict[str, float]:
+    """Return the cost of each Gram matrix of an attribute under the strategy `factor`."""
     inverse = inverse_gram(factor)
     return {key: float((gram * inverse).sum()) for key, gram in grams.items()}
 
@@ -404,6 +413,7 @@ def _product_surrogate(sub: Subworkload, terms: Terms, cost: AxisCosts, axis: in
 
 
 def _product_price(sub: Subworkload, terms: Terms, cost: AxisCosts, axis: int, root: Floats) -> None:
+    """Set the costs of all terms on one axis to those of its new strategy `root`."""
     inverse = np.linalg.pinv(root.T @ root, rcond=1e-12, hermitian=True)
     for key, _ in terms:
         cost[key][axis] = float((sub.factors[key[axis]].gram * inverse).sum())
@@ -445,12 +455,13 @@ def optimise_union(
 ) -> UnionStrategy:
     """Solve OPT+ for given groups, or for the better of single products and products grouped under the largest ones.
 
-    The products of a group are answered by one product strategy. Its errors divide the budget (`divide`). `parts` are
-    the products of each group alone, and `descents` the searches from STARTS starts of each part.
+    The products of a group are answered by one product strategy. Its errors divide the budget (`divide`). For each
+    grouping, `parts` are the unions of the products of each group, and `descents` the searches from STARTS starts of
+    each part.
     """
     groupings = [groups] if groups is not None else distinct_groupings(union)
     parts = [[union.only(group) for group in grouping] for grouping in groupings]
-    descents = [[_descents(part, noise, STARTS, seed) for part in parts_of_one] for parts_of_one in parts]
+    descents = [[_descents(part, noise, STARTS, seed) for part in of_grouping] for of_grouping in parts]
 
     # all descents of all groupings run side by side
     every = []

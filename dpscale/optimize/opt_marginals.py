@@ -248,19 +248,16 @@ def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) 
     `chosen` are the marginals that may have positive weight at the optimum: those whose slope is near the largest, or
     whose weight is not negligible. The Newton steps solve for these alone; the certificate covers all marginals.
     """
-    best = certified(traces, start / start.sum(), sizes)
+    best = state = certified(traces, start / start.sum(), sizes)
     chosen = np.zeros(start.shape, dtype=bool)
-    weights = best.weights
 
     for _ in range(ROUNDS):
-        state = certified(traces, weights, sizes)
-        chosen |= (state.slopes > NEAR * state.slopes.max()) | (weights > CARRIES * weights.max())
+        chosen |= (state.slopes > NEAR * state.slopes.max()) | (state.weights > CARRIES * state.weights.max())
         if best.ratio - 1 <= gap or chosen.sum() > MOST_CANDIDATES:
             break
-        weights = _interior_point(traces, weights, sizes, np.flatnonzero(chosen), gap)
+        weights = _interior_point(traces, state.weights, sizes, np.flatnonzero(chosen), gap)
         state = certified(traces, weights / weights.sum(), sizes)
         best = state if state.error < best.error or state.ratio < best.ratio else best
-        weights = state.weights
 
     return best
 
@@ -342,13 +339,14 @@ def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
         weights = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
 
-        tried = np.sqrt(np.maximum(spread.T @ weights, LEAST))
-        mean = float(tried.sum()) ** 2
-        variances = (spread @ (1 / tried)) * tried.sum()
+        # the best shares for these weights, up to a factor, and the variances of the sets under them
+        tried_roots = np.sqrt(np.maximum(spread.T @ weights, LEAST))
+        mean = float(tried_roots.sum()) ** 2
+        variances = (spread @ (1 / tried_roots)) * tried_roots.sum()
 
         bound = max(bound, mean)
         if variances.max() <= worst:
-            roots, worst = tried, float(variances.max())
+            roots, worst = tried_roots, float(variances.max())
         if worst / bound - 1 <= TOLERANCE:
             break
         log_weights = mixing.next(np.log(np.maximum(weights, LEAST)), np.log(variances / mean), mean)
@@ -588,7 +586,7 @@ def _descend(traces: Floats, theta: Floats, sizes: tuple[float, ...], power: flo
 
 
 def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: np.random.Generator) -> Floats:
-    """Replace two marginals by their union, or drop one, and descend again, while the error decreases.
+    """Return θ after pairs of marginals are replaced by their unions, as long as a descent then lowers the error.
 
     The best of the tried changes, before a descent, is continued; it must lower the error by the fraction 10⁻⁶.
     `traces` are those of the workload on residual spaces, `theta` the weights of the marginals, of sum 1.
@@ -599,10 +597,8 @@ def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: 
         if not tries:
             break
 
-        first = min(
-            tries, key=lambda other_theta: marginal_error(traces, (other_theta / other_theta.sum()) ** 2, sizes)
-        )
-        new = _descend(traces, first, sizes, 1.0)
+        start = min(tries, key=lambda merged: marginal_error(traces, (merged / merged.sum()) ** 2, sizes))
+        new = _descend(traces, start, sizes, 1.0)
         new /= new.sum()
         new_error = marginal_error(traces, new**2, sizes)
         if new_error >= error * (1 - 1e-6):

@@ -11,7 +11,8 @@ sensitivity Σθ = 1 and noise variance 2 for ε = 1,
 where t_τ is the trace of the workload's Gram matrix on τ (`workload.decompose`). With a strategy A of L1 sensitivity 1
 in place of the identity on an attribute, ν replaces n_i and the traces are those of `opt_marginals`.
 
-The result is the best local optimum found. No lower bound over all lists is known.
+The result is the best local optimum found. No lower bound over all lists is known. Marginals and residual spaces are
+sets of attributes, written as bit masks: bit i is attribute i.
 
 *Strategies on attributes.*
 Traces of a workload on its residual spaces are for marginals measured by a strategy on each attribute, which is
@@ -137,12 +138,13 @@ class MarginalSearch:
         generator = np.random.default_rng(self.seed)
         covers = int(np.clip(COVERED // len(self.spaces.largest), FEWEST_COVERS, MOST_COVERS))
         lists = dict.fromkeys([*self._plain_starts(), *(self._cover(generator) for _ in range(covers))])
-        ends = [self.fitted(one) for one in lists if all(map(self.allowed, one))]
-        ends += [self.fitted(one.marginals, one.weights) for one in [*starts, *self._dense_starts(generator)]]
-        distinct = {f"{one.error:.8e}": one for one in sorted(ends, key=lambda one: -one.error)}
-        best = sorted(distinct.values(), key=lambda one: one.error)[:CONTINUED]
+        ends = [self.fitted(marginals) for marginals in lists if all(map(self.allowed, marginals))]
+        weighted_starts = [*starts, *self._dense_starts(generator)]
+        ends += [self.fitted(start.marginals, start.weights) for start in weighted_starts]
 
-        return min((self._descended(one) for one in best), key=lambda one: one.error)
+        distinct = {f"{end.error:.8e}": end for end in sorted(ends, key=lambda end: -end.error)}
+        best = sorted(distinct.values(), key=lambda end: end.error)[:CONTINUED]
+        return min((self._descended(end) for end in best), key=lambda end: end.error)
 
     def fitted(self, marginals: Sequence[int], weights: Floats | None = None, steps: int = FIT_STEPS) -> WeightedSets:
         """Return some marginals with locally optimal weights, without those of negligible weight.
@@ -197,10 +199,10 @@ class MarginalSearch:
         """Return the end of moves from one list, each the best of a batch."""
         generator = np.random.default_rng(self.seed)
         for _ in range(ROUNDS):
-            found = self._better(best, generator)
-            if found is None:
+            better = self._better(best, generator)
+            if better is None:
                 break
-            best = found
+            best = better
         return best
 
     def _better(self, best: WeightedSets, generator: np.random.Generator) -> WeightedSets | None:
@@ -226,21 +228,21 @@ class MarginalSearch:
 
         return None
 
-    def _moves(self, given: WeightedSets) -> Iterator[tuple[Sequence[int], Floats]]:
+    def _moves(self, present: WeightedSets) -> Iterator[tuple[Sequence[int], Floats]]:
         """Yield lists that differ by one move from a given one, with starting weights.
 
         A replacement gives the marginal that it adds the weight of those that it removes, or an even share if it
         removes none. After the replacements, each marginal is left out in turn.
         """
-        weight_of = dict(zip(given.marginals, given.weights.tolist(), strict=True))
-        for removed, added in self._replacements(given.marginals):
+        weight_of = dict(zip(present.marginals, present.weights.tolist(), strict=True))
+        for removed, added in self._replacements(present.marginals):
             if added in weight_of or not self.allowed(added):
                 continue
             weights = {marginal: weight for marginal, weight in weight_of.items() if marginal not in removed}
             weights[added] = sum(weight_of[marginal] for marginal in removed) or 1 / len(weight_of)
             yield list(weights), np.array(list(weights.values()))
 
-        for dropped in given.marginals if len(weight_of) > 1 else ():
+        for dropped in present.marginals if len(weight_of) > 1 else ():
             weights = {marginal: weight for marginal, weight in weight_of.items() if marginal != dropped}
             yield list(weights), np.array(list(weights.values()))
 
@@ -291,7 +293,7 @@ class MarginalSearch:
         if number > MOST_DENSE:
             return
 
-        marginals = tuple(one for one in range(1 << number) if self.allowed(one))
+        marginals = tuple(marginal for marginal in range(1 << number) if self.allowed(marginal))
         for _ in range(DENSE_STARTS):
             weights = np.ones(1)
             for outside, inside in generator.dirichlet((CONCENTRATED, CONCENTRATED), number):
@@ -543,9 +545,9 @@ class AttributeStrategies:
                 continue
             after = _descended(gram / np.trace(gram), before)
             if after is not before:
-                own = list(current.strategies)
-                own[axis] = after
-                current = replace(current, strategies=tuple(own))
+                strategies = list(current.strategies)
+                strategies[axis] = after
+                current = replace(current, strategies=tuple(strategies))
 
         return current
 
@@ -570,7 +572,7 @@ class _Levels(dict[int, float]):
 
 
 def _named(product: Product) -> list[int]:
-    return [axis for axis, own in enumerate(product.axes) if not own.is_total]
+    return [position for position, axis in enumerate(product.axes) if not axis.is_total]
 
 
 def _descended(gram: Floats, before: Strategy) -> Strategy:

@@ -102,6 +102,7 @@ def _families(
 
 
 def _role(workload: Workload, name: str, weights: Mapping[tuple[str, ...], float], with_weights: bool) -> Role:
+    """Return the size of an attribute and its (family, degree), with their rounded weights if `with_weights`."""
     entries = [(*key, f"{weight:.6g}") if with_weights else key for key, weight in weights.items() if weight > 0]
     return workload.domain[name].size, frozenset(entries)
 
@@ -264,11 +265,12 @@ def demands_of(workload: Workload) -> Demands:
     # families that look the same from every cell, for which even weights are optimal
     invariant = {key for key, family in families.items() if family.invariant}
     invariant |= {part.name for part in workload.parts if part.pooled and part.invariant}
-    whole = {key for key, family in families.items() if not (family.has_intervals or family.is_identity)}
+    # families that blocks of cells do not represent
+    not_in_blocks = {key for key, family in families.items() if not (family.has_intervals or family.is_identity)}
     even = set[int]()
     for (size, uses), number in number_of.items():
         keys = {use[0] for use in uses}
-        if size == 1 or keys <= invariant or (is_wide(size) and keys & whole):
+        if size == 1 or keys <= invariant or (is_wide(size) and keys & not_in_blocks):
             even.add(number)
 
     spaces = _Spaces(workload, kind_of)
@@ -291,9 +293,8 @@ def demands_of(workload: Workload) -> Demands:
     joint = {demand for demand in cells_of if any(isinstance(term, Joint) for term, _ in demand)}
     arrays = {part.key(names) for part in workload.parts if not part.by_shape for names in part.sets}
     # a search would solve joint demands again and again, which is possible on few cells only
-    too_large = _kinds_in(
-        demand for demand in joint if cells_of[demand] > (ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS)
-    )
+    most_cells = {demand: ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS for demand in joint}
+    too_large = _kinds_in(demand for demand in joint if cells_of[demand] > most_cells[demand])
     mirrored = _kinds_in(demand for demand, number in cells_of.items() if number > MIRRORED_CELLS)
 
     return replace(demands, even=frozenset(even) | too_large, mirrored=mirrored)
@@ -352,9 +353,12 @@ class _Spaces:
     def _classes(
         self, requested: RequestedResiduals, degree: int
     ) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
-        """Return first occurrence, terms and number of spaces of each class with positive weight."""
-        own = requested.classes(degree, len(self.terms))
-        rows = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)
+        """Return first occurrence, terms and number of spaces of each class with positive weight.
+
+        The spaces of a class have `degree` attributes and the same terms, given as (number of the term, weight).
+        """
+        classes = requested.classes(degree, len(self.terms))
+        rows = zip(classes.turns.tolist(), classes.terms, classes.counts.tolist(), strict=True)
         return [(turn, terms, number) for turn, terms, number in rows if any(weight for _, weight in terms)]
 
     def _kinds(self, part: WorkloadPart) -> Integers:
@@ -374,8 +378,8 @@ class _Spaces:
         kinds = tuple([self.kind_of[name] for name in names])
         if not part.factorizes and part.key(names) not in self.queries:
             self.queries[part.key(names)] = weighted_queries(part, names)
-        left = _terms(part, names, kinds, part.exchangeable and len(set(kinds)) == 1)
-        return [Left(centred, self.terms.setdefault(term, len(self.terms))) for centred, term in left]
+        contributions = _terms(part, names, kinds, part.exchangeable and len(set(kinds)) == 1)
+        return [Left(centred, self.terms.setdefault(term, len(self.terms))) for centred, term in contributions]
 
 
 def _terms(

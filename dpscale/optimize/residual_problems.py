@@ -161,9 +161,9 @@ class Problem:
             return two_cell_factor(self.weights[0])
 
         if self.rounded_basis is not None:
-            mixed = np.abs(optimum.root @ np.linalg.pinv(self.rounded_basis)).max()
+            largest = np.abs(optimum.root @ np.linalg.pinv(self.rounded_basis)).max()  # coefficient of a basis row
             # the largest coefficient has ROUNDED_BITS bits: basis and coefficients share the bits of an entry
-            finer = min(ROUNDED_BITS - math.frexp(mixed)[1], ENTRY_BITS)
+            finer = min(ROUNDED_BITS - math.frexp(largest)[1], ENTRY_BITS)
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.rounded_basis, self.weights)
 
         if self.basis is not None:
@@ -171,8 +171,8 @@ class Problem:
                 return primitive_factor(self.basis, self.shape, self.weights)
             finer = min(bits.combined + weight_bits(self.weights), ENTRY_BITS)
             if bits.is_short:
-                mixed = np.abs(optimum.root @ np.linalg.pinv(self.basis)).max()
-                finer = max(finer, SHORT_BITS - math.frexp(mixed)[1])  # so that the largest coefficient has SHORT_BITS
+                largest = np.abs(optimum.root @ np.linalg.pinv(self.basis)).max()
+                finer = max(finer, SHORT_BITS - math.frexp(largest)[1])  # so that the largest has SHORT_BITS
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.basis, self.weights)
         return round_strategy(self.rows, optimum.root, self.shape, bits.entries, weights=self.weights)
 
@@ -187,7 +187,7 @@ def problem_of(
     is rounded instead.
     """
     rows = compressed(rows)
-    full = math.prod(n - 1 for n in shape)
+    full = math.prod(n - 1 for n in shape)  # dimension of the centred space
     if basis is not None and len(rows) < full:
         return Problem(key=key, shape=shape, rows=rows, basis=basis, weights=weights)
     if len(rows) < full and not based and full > WHOLE_CELLS:
@@ -428,20 +428,21 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
     The order: several attributes whose strategies may span all cells (Fourier basis); one product term (a problem per
     axis); too many cells (none); one joint term; several families on a wide axis; and else the sum on all its cells.
     """
-    only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
-    is_product = bool(only) and not sub.is_joint(only)
-    joint = not based and len(sub.attributes) > 1 and sub.cells <= MOST_CELLS
+    # keys of the factors of the only term; none of a sum
+    factor_keys = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
+    is_product = bool(factor_keys) and not sub.is_joint(factor_keys)
+    fits_fourier = not based and len(sub.attributes) > 1 and sub.cells <= MOST_CELLS
     # all cells, diagonal in the Fourier basis
-    if sub.fourier or (joint and not is_product):
+    if sub.fourier or (fits_fourier and not is_product):
         return (known.setdefault(f"fourier/{sub.signature()}", FourierProblem.of(sub)),)
     # the optimum of a product is the product of the axes' optima
     if is_product:
-        triples = zip(only, sub.sizes, sub.weights, strict=True)
-        return tuple(_problem_of(sub.factors[key], (n,), (own,), based, known) for key, n, own in triples)
-    if not sub.attributes or (sub.cells > JOINT_CELLS and len(sub.attributes) > 1 and not only):
+        axes = zip(factor_keys, sub.sizes, sub.weights, strict=True)
+        return tuple(_problem_of(sub.factors[key], (n,), (weights,), based, known) for key, n, weights in axes)
+    if not sub.attributes or (sub.cells > JOINT_CELLS and len(sub.attributes) > 1 and not factor_keys):
         return ()
-    if only:
-        return (_problem_of(sub.factors[only[0]], sub.sizes, sub.weights, based, known),)
+    if factor_keys:
+        return (_problem_of(sub.factors[factor_keys[0]], sub.sizes, sub.weights, based, known),)
     # all terms are queries of a wide axis, whose Gram matrices are known by formulas
     wide = [factor for factor in sub.factors.values() if isinstance(factor, WideGram)]
     if len(wide) == len(sub.terms):
@@ -485,12 +486,14 @@ def _problem_of(
 
 
 def _common_basis(sub: Subworkload) -> Floats | None:
-    """Return an integer basis of a sum of joint terms if all have one."""
-    joint = [sub.factors[key[0]] for key in sub.terms if sub.is_joint(key)]
-    bases = [factor.basis if isinstance(factor, GramFactor) else None for factor in joint]
-    bases += [None] * (len(sub.terms) - len(joint))
-    known = [basis for basis in bases if basis is not None]
-    return np.concatenate(known) if len(known) == len(bases) else None
+    """Return an integer basis of a sum of joint terms; None if a term is a product or has no basis."""
+    bases = []
+    for key in sub.terms:
+        factor = sub.factors[key[0]] if sub.is_joint(key) else None
+        if not isinstance(factor, GramFactor) or factor.basis is None:
+            return None
+        bases.append(factor.basis)
+    return np.concatenate(bases)
 
 
 def bits_of(problems: tuple[AnyProblem, ...]) -> FactorBits:
@@ -509,10 +512,10 @@ def assemble_solution(
     The error of a product of strategies is the product of their errors, times the variance of unit noise; dual values
     multiply as well. The bound is at most the coefficient, which can differ by rounding.
     """
-    found = [rounded[problem.key, bits_of(problems)] for problem in problems]
-    coefficient = math.prod((error for _, error in found), start=float(variance_factor(noise)))
+    strategies = [rounded[problem.key, bits_of(problems)] for problem in problems]
+    coefficient = math.prod((error for _, error in strategies), start=float(variance_factor(noise)))
     bound = math.prod(optima[problem.key].dual for problem in problems)
-    return Solution(tuple(factor for factor, _ in found), coefficient, min(bound, coefficient))
+    return Solution(tuple(factor for factor, _ in strategies), coefficient, min(bound, coefficient))
 
 
 @dataclass(frozen=True)
@@ -695,8 +698,8 @@ def _projection(
     return total, math.prod(n if weight is None else sum(weight) for n, weight in zip(shape, weights, strict=True))
 
 
-def _axis(size: int, weights: Weights | None, whole: bool) -> Integers:
-    """Return M·(I − u1ᵀ) if `whole`, else M·u1ᵀ, with integer weights M u of sum M (1 for each cell by default)."""
+def _axis(size: int, weights: Weights | None, is_centred: bool) -> Integers:
+    """Return M·(I − u1ᵀ) if `is_centred`, else M·u1ᵀ, with integer weights M u of sum M (by default 1 of each cell)."""
     numbers = np.array(weights or [1] * size, dtype=np.int64)
-    total = np.repeat(numbers[:, None], size, axis=1)
-    return np.asarray(np.eye(size, dtype=np.int64) * numbers.sum() - total if whole else total)
+    mean = np.repeat(numbers[:, None], size, axis=1)
+    return np.asarray(np.eye(size, dtype=np.int64) * numbers.sum() - mean if is_centred else mean)

@@ -103,24 +103,24 @@ def plan_time(
     optimum = optimise(queries)
     gram = optimum.root.T @ optimum.root
     best = lower_triangular(gram + RIDGE * np.trace(gram) / horizon * np.eye(horizon))
-    tried, bound = [np.eye(horizon), best], 0.0
+    strategies, bound = [np.eye(horizon), best], 0.0
 
     if noise == GAUSSIAN and limit == 1:
         bound = optimum.dual / len(queries)
     elif noise == GAUSSIAN:
         descended, bound = _descend(queries, limit)
-        tried.append(descended)
+        strategies.append(descended)
 
     plans = [
         TimePlan(
-            rows=_integers(one, bits),
+            rows=_integers(strategy, bits),
             answers=tuple(answers),
             window=window,
             periods_per_unit=limit,
             noise=noise,
             bound=bound,
         )
-        for one in tried
+        for strategy in strategies
     ]
     return min(plans, key=TimePlan.mean_variance)
 

@@ -101,15 +101,15 @@ class NodeClasses(Tree):
         `number` is the number of children of a node and `below / number` its leaves per child; both are rounded to
         eighths of an octave (OCTAVE steps per factor of two), and equal pairs of a level form a group.
         """
-        found, start = list[Integers](), 0
+        groups, start = list[Integers](), 0
         for below, child in zip(self.leaf_counts, self.children, strict=False):
             number = np.asarray(child.sum(axis=1)).reshape(-1)
             key = np.rint(OCTAVE * np.log2(np.stack([number, below / number], axis=1)))
             _, group = np.unique(key, axis=0, return_inverse=True)
-            found.append(group.reshape(-1) + start)
-            start = int(found[-1].max()) + 1
+            groups.append(group.reshape(-1) + start)
+            start = int(groups[-1].max()) + 1
 
-        return np.concatenate([np.zeros(0, np.int64), *found]), start
+        return np.concatenate([np.zeros(0, np.int64), *groups]), start
 
     def expand(self, values: Sequence[Any]) -> list[Any]:
         """Return the values of all nodes, by level, from the values of the classes."""
@@ -135,7 +135,7 @@ def classes_of(tree: Tree) -> NodeClasses:
         of.append(classes.astype(np.int64))
         counts.append(number.astype(np.float64))
 
-    copies = tuple(own / counts[level][parents[level]] for level, own in enumerate(counts[1:]))
+    copies = tuple(below / counts[level][parents[level]] for level, below in enumerate(counts[1:]))
     return NodeClasses(parents=tuple(parents), tree=tree, of=tuple(of), copies=copies, counts=tuple(counts))
 
 
@@ -145,9 +145,9 @@ def _shapes(tree: Tree) -> list[Integers]:
     From the leaves up: the shape of a node is the list of (shape, number) of its children, sorted by shape. `runs` has
     these pairs for all nodes, `node` the place where each parent's list begins, and `known` numbers distinct lists.
     """
-    found = [np.zeros(tree.sizes[-1], np.int64)]
+    shapes = [np.zeros(tree.sizes[-1], np.int64)]
     for level in range(tree.depth - 1, -1, -1):
-        parents, below = tree.parents[level], found[-1]
+        parents, below = tree.parents[level], shapes[-1]
         order = np.lexsort((below, parents))
         pairs = np.stack([parents[order], below[order]])
         starts = np.flatnonzero(np.append(True, (np.diff(pairs) != 0).any(axis=0)))
@@ -155,10 +155,10 @@ def _shapes(tree: Tree) -> list[Integers]:
         node = np.flatnonzero(np.append(True, np.diff(pairs[0, starts]) != 0))
         known: dict[bytes, int] = {}
         ends = np.append(node[1:], len(starts)).tolist()
-        found.append(np.array([known.setdefault(runs[:, first:end].tobytes(), len(known))
-                               for first, end in zip(node.tolist(), ends, strict=True)], np.int64))  # fmt: skip
+        shapes.append(np.array([known.setdefault(runs[:, first:end].tobytes(), len(known))
+                                for first, end in zip(node.tolist(), ends, strict=True)], np.int64))  # fmt: skip
 
-    return found[::-1]
+    return shapes[::-1]
 
 
 MOST_LOGIT = 12.0  # bound of the logits of shares, which are then between 6e-6 and 1 − 6e-6
@@ -213,8 +213,8 @@ def best_precisions(
 
     bounds = [(-MOST_LOGIT, MOST_LOGIT)] * len(first)
     limits = {"maxiter": ROUNDS, "ftol": TOLERANCE, "gtol": 0.0}
-    found = optimize.minimize(problem, first, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
-    return problem.optimum(np.asarray(found.x))
+    end = optimize.minimize(problem, first, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
+    return problem.optimum(np.asarray(end.x))
 
 
 def integer_multipliers(classes: NodeClasses, precisions: Sequence[Floats], root: bool = True) -> list[Integers]:
@@ -233,13 +233,13 @@ def integer_multipliers(classes: NodeClasses, precisions: Sequence[Floats], root
     root : bool
         Whether the root is measured.
     """
-    found, left = list[Integers](), np.full(1, 1 << 2 * BITS, np.int64)
+    multipliers, left = list[Integers](), np.full(1, 1 << 2 * BITS, np.int64)
     for level, precision in enumerate(precisions[:-1]):
-        share = np.rint(np.sqrt(precision) * (1 << BITS)).astype(np.int64) * (root or level > 0)
-        found.append(share)
-        left = (left - share**2)[classes.parents[level]]
-    found.append(np.maximum(np.sqrt(np.maximum(left, 0)).astype(np.int64), 1))
-    return classes.expand(found)
+        multiplier = np.rint(np.sqrt(precision) * (1 << BITS)).astype(np.int64) * (root or level > 0)
+        multipliers.append(multiplier)
+        left = (left - multiplier**2)[classes.parents[level]]
+    multipliers.append(np.maximum(np.sqrt(np.maximum(left, 0)).astype(np.int64), 1))
+    return classes.expand(multipliers)
 
 
 def spread_of(classes: NodeClasses, optimum: TreeOptimum) -> Integers:
@@ -278,10 +278,10 @@ class _Problem:
         the logit is −log(D − l).
         """
         (group, number), depth = self.classes.groups, self.classes.depth
-        left = np.repeat(np.arange(depth, 0, -1), [len(own) for own in self.classes.counts[:-1]])
-        found = np.zeros(number)
-        found[group] = -np.log(left)
-        return found
+        levels_below = np.repeat(np.arange(depth, 0, -1), [len(counts) for counts in self.classes.counts[:-1]])
+        logits = np.zeros(number)
+        logits[group] = -np.log(levels_below)
+        return logits
 
     def optimum(self, logits: Floats) -> TreeOptimum:
         precisions, _, _ = self._precisions(logits)
@@ -317,14 +317,14 @@ class _Problem:
         Levels above and at a known level are not measured: their shares are 0. Leaves have the share 1.
         """
         classes, left, start = self.classes, [np.ones(1)], 0
-        shares, every = list[Floats](), special.expit(logits)[classes.groups[0]]
+        shares, of_classes = list[Floats](), special.expit(logits)[classes.groups[0]]
         for level, parents in enumerate(classes.parents):
-            shares.append(every[start : start + len(left[level])] * (level > self.known))
+            shares.append(of_classes[start : start + len(left[level])] * (level > self.known))
             start += len(left[level])
             left.append((left[level] * (1 - shares[level]))[parents])
 
         shares.append(np.ones(len(left[-1])))
-        return [own * share for own, share in zip(left, shares, strict=True)], left, shares
+        return [budget * share for budget, share in zip(left, shares, strict=True)], left, shares
 
     def passes(self, precisions: Sequence[Floats]) -> TreePasses:
         """Compute S, V, g and P."""
@@ -344,11 +344,11 @@ class _Problem:
 
         for level in range(classes.depth - 1, first - 1, -1):  # reverse of the pass down
             parents, size = classes.parents[level], len(self.weights[level])
-            gain, own = passes.gains[level], of_variance[level + 1]
+            gain, of_child = passes.gains[level], of_variance[level + 1]
             ratio = passes.variances[level][parents] / passes.sums[level][parents]
-            of_below[level + 1] = own * (1 - 2 * gain * (1 - ratio))
-            of_sum[level] = _summed(parents, own * gain**2 * (1 - 2 * ratio), size)
-            of_variance[level] = of_variance[level] + _summed(parents, own * gain**2, size)
+            of_below[level + 1] = of_child * (1 - 2 * gain * (1 - ratio))
+            of_sum[level] = _summed(parents, of_child * gain**2 * (1 - 2 * ratio), size)
+            of_variance[level] = of_variance[level] + _summed(parents, of_child * gain**2, size)
 
         # at the root P equals V; the variance of a known node is 0 and does not change
         of_below[first] = of_variance[first] * (self.known < 0)
@@ -562,7 +562,8 @@ def _product_below(table: Floats, free: tuple[int, ...]) -> list[Floats]:
             least = ratio.reshape(len(moved), -1).min(axis=1)
             sides[axis] = np.where(np.isfinite(least), least, sides[axis])
 
-        if not best or math.prod(float(side.sum()) for side in sides) > math.prod(float(own.sum()) for own in best):
+        total, best_total = (math.prod(float(side.sum()) for side in of_product) for of_product in (sides, best))
+        if not best or total > best_total:
             best = sides
 
     return best
@@ -575,14 +576,14 @@ def _dense_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
     weights, while the bound (tr M^½)² improves by the fraction GAIN. `table` has the weight of each combination of
     levels, one axis for each tree.
     """
-    levels = [
-        [own.T.astype(np.float64) for own in group_class.tree.sums(np.eye(group_class.tree.sizes[-1]))]
-        for group_class in classes
-    ]
-    size = math.prod(group_class.tree.sizes[-1] for group_class in classes)
+    levels = []  # for each tree, the transposed matrix A_lᵀ of every level, (leaves, nodes)
+    for of_tree in classes:
+        sums = of_tree.tree.sums(np.eye(of_tree.tree.sizes[-1]))
+        levels.append([of_level.T.astype(np.float64) for of_level in sums])
+    size = math.prod(of_tree.tree.sizes[-1] for of_tree in classes)
     gram = np.zeros((size, size))
     for place in np.argwhere(table > 0).tolist():
-        rows = kron([own[level] for own, level in zip(levels, place, strict=True)])
+        rows = kron([of_tree[level] for of_tree, level in zip(levels, place, strict=True)])
         gram += float(table[tuple(place)]) * (rows @ rows.T)
 
     weights, best = np.full(size, 1 / size), 0.0

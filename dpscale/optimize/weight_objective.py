@@ -66,8 +66,8 @@ class TokenState:
         """
         assert self.optimum is not None
         assert self.blocks is not None
-        own = slope(self.blocks, self.optimum)
-        return own * (1 + math.sqrt(self.inside) / max(math.sqrt(self.value) - math.sqrt(self.inside), LEAST_START))
+        root_of_optimum = max(math.sqrt(self.value) - math.sqrt(self.inside), LEAST_START)
+        return slope(self.blocks, self.optimum) * (1 + math.sqrt(self.inside) / root_of_optimum)
 
     def report_optimum(self, optimum: float) -> None:
         """Set L from the optimum of the Gram matrix; if the axis is cut, add the level within the blocks."""
@@ -206,7 +206,7 @@ class ObjectivePoint:
         return total
 
     def averaged(self, token: Token) -> TokenState:
-        """Return a token's s and Gram matrix under these weights."""
+        """Return a token's s and Gram matrix under these weights; its L is 0 until it is `solved`."""
         if token not in self.tokens:
             self.tokens[token] = self.weighed.averaged(token, self.profiles[token[0]])
         return self.tokens[token]
@@ -350,7 +350,10 @@ class ObjectivePoint:
         return queries
 
     def _by_queries(self, term: Joint, change: Floats) -> None:
-        """Add the derivatives of J with respect to every axis' weights, given those with respect to the pieces."""
+        """Add the derivatives of J with respect to every axis' weights, given those with respect to the pieces.
+
+        Averaged along an axis, a piece changes by Δu times the queries on that axis; centred, by the negative of that.
+        """
         sizes = self.weighed.demands.queries[term.key].shape
         change = change.reshape(len(change), *[n if i in term.centred else 1 for i, n in enumerate(sizes[1:])])
         for axis, kind in enumerate(term.over):
