@@ -112,11 +112,9 @@ def plan(
     if noise not in (GAUSSIAN, LAPLACE):
         raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "fix it, or leave it out")
 
-    problem, given = (
-        PlanningProblem(workload, Budget(noise, 1.0)),
-        checked(named.Options, options, "mechanism", mechanism),
-    )
-    measurement_plan: Any = plan_problem(named, problem, given, Tools(each, user_store(), most_cells))
+    problem = PlanningProblem(workload, Budget(noise, 1.0))
+    checked_options = checked(named.Options, options, "mechanism", mechanism)
+    measurement_plan: Any = plan_problem(named, problem, checked_options, Tools(each, user_store(), most_cells))
     return measurement_plan.plan
 
 

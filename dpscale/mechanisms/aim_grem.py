@@ -95,6 +95,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
                               coarser=not options.published)  # fmt: skip
     if options.published and options.updates == "lazy":
         needed = BYTES * sum(problem.workload.domain.cells_each(setting_of.candidates))
+        # refused if the option states lazy updates; the default falls back to the others
         if needed > LAZY_BYTES and "updates" in options.model_fields_set:
             raise PlanError("mechanism.updates", f'"lazy" for candidates of {format_bytes(needed)}',
                             f"at most {format_bytes(LAZY_BYTES)}", 'use updates = "touched"')  # fmt: skip
@@ -102,16 +103,15 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
             setting_of = replace(setting_of, estimator=GremEstimator())
 
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
-    own = EntropyEstimator(rules=rules)
-    entropy = setting_of
+    estimating = setting_of
     if options.published:  # the schedule chooses the groups of these estimates only
-        entropy = replace(setting_of, schedule=BatchedSchedule(revision=1), estimator=own)
+        estimating = replace(setting_of, schedule=BatchedSchedule(revision=1), estimator=EntropyEstimator(rules=rules))
 
     return AdaptivePlan(
         workload=problem.workload,
         mechanism=NAME,
         setting=setting_of,
-        estimating=entropy,
+        estimating=estimating,
         kind=kind,
         options=options.exact(),
     )

@@ -76,6 +76,7 @@ class Options(AdaptiveOptions):
     @model_validator(mode="before")
     @classmethod
     def _published_size(cls, given: Any) -> Any:
+        """Add the larger `most_cells` of the published mechanism, unless the options state it."""
         published = isinstance(given, Mapping) and given.get("published") is True
         return {"most_cells": PUBLISHED_CELLS, **given} if published else given
 
@@ -142,8 +143,9 @@ class ModelSelection(AimSelection):
     limit: int
 
     def excluded(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
-        left = set(candidates_within(self.candidates, self.sizes, [*self.measured_sets, *chosen], self.limit))
-        return [place for place, names in enumerate(self.candidates) if names not in left]
+        """Return the positions of candidates with which the model of the round would be too large."""
+        allowed = set(candidates_within(self.candidates, self.sizes, [*self.measured_sets, *chosen], self.limit))
+        return [place for place, names in enumerate(self.candidates) if names not in allowed]
 
 
 def candidates_within(
@@ -171,33 +173,34 @@ class ModelState(AimState):
 
         Sets are added as long as the model of those added so far and the next has at most `most_cells` cells.
         """
-        sizes, found = {name: group.count for name, group in self.groups.items()}, list[AttributeSet]()
+        sizes, added = {name: group.count for name, group in self.groups.items()}, list[AttributeSet]()
         for names in super().due:
-            if model_cells(sizes, [*found, names]) <= self.most_cells:
-                found.append(names)
-        return tuple(found)
+            if model_cells(sizes, [*added, names]) <= self.most_cells:
+                added.append(names)
+        return tuple(added)
 
     @cached_property
     def selection(self) -> AimSelection | None:
         """Selection restricted by the size of the model; single attributes are always offered.
 
         `spent` is the share of the budget that is spent after this round, and `limit` the permitted cells at that
-        share. With fewer sets than planned, the budget of the round is divided among these.
+        share. A round selects at most as many sets as there are attributes; its budget is divided among these.
         """
-        whole = super().selection
-        if whole is None or whole.is_empty:
-            return whole
+        unrestricted = super().selection
+        if unrestricted is None or unrestricted.is_empty:
+            return unrestricted
 
         sizes = {name: group.count for name, group in self.groups.items()}
         measured_sets = tuple(dict.fromkeys(names for note in self.rounds for names in note.chosen))
-        spent = 1 - (self.left - whole.count * (whole.beta + whole.step)) / self.setting.beta
+        budget = unrestricted.count * (unrestricted.beta + unrestricted.step)  # of the round
+        spent = 1 - (self.left - budget) / self.setting.beta
         limit = int(self.most_cells * spent)
-        offered = tuple(candidates_within(whole.candidates, sizes, measured_sets, limit))
+        offered = tuple(candidates_within(unrestricted.candidates, sizes, measured_sets, limit))
 
-        count = min(whole.count, len(sizes))
-        step = (whole.beta + whole.step) * whole.count / count  # a round of fewer sets spends more on each
+        count = min(unrestricted.count, len(sizes))
+        step = budget / count  # a round of fewer sets spends more on each
         cost = self.setting.schedule.selecting * step
-        fields_of = {field.name: getattr(whole, field.name) for field in fields(AimSelection)}
+        fields_of = {field.name: getattr(unrestricted, field.name) for field in fields(AimSelection)}
         fields_of |= {"candidates": offered, "count": count, "beta": cost, "step": step - cost}
 
         return ModelSelection(**fields_of, sizes=sizes, measured_sets=measured_sets, limit=limit)
@@ -205,15 +208,15 @@ class ModelState(AimState):
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
-    made = make_setting(problem, options.schedule(), GraphicalEstimator(GRAIN, by_cell=options.published))
-    made = replace(made, state=partial(ModelState, most_cells=options.most_cells))
-    made = replace(made, prior=structure.sets_of(options.prior, made))
-    estimating = replace(made, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
+    chosen = make_setting(problem, options.schedule(), GraphicalEstimator(GRAIN, by_cell=options.published))
+    chosen = replace(chosen, state=partial(ModelState, most_cells=options.most_cells))
+    chosen = replace(chosen, prior=structure.sets_of(options.prior, chosen))
+    estimating = replace(chosen, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
     kind = "AIM+PGM as published" if options.published else "graphical models"
     return AdaptivePlan(
         workload=problem.workload,
         mechanism=NAME,
-        setting=made,
+        setting=chosen,
         estimating=estimating,
         kind=kind,
         options=options.exact(),

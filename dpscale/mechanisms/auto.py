@@ -67,11 +67,11 @@ def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, too
         raise next(iter(refused.values()))
 
     chosen = min(plans, key=lambda name: plans[name].error)
-    tried_all = [f"{name} {made.rmse():.6g}" for name, made in plans.items()]
+    tried_all = [f"{name} {candidate.rmse():.6g}" for name, candidate in plans.items()]
     tried_all += [f"{name} does not take it ({error})" for name, error in refused.items()]
     note = f"chosen by auto for the least root mean square error at privacy cost 1: {'; '.join(tried_all)}"
 
-    best, floor = plans[chosen], max(made.floor for made in plans.values())
+    best, floor = plans[chosen], max(candidate.floor for candidate in plans.values())
     return replace(best, notes=(*best.notes, note), floor=min(floor, best.error))
 
 

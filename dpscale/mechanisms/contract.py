@@ -223,39 +223,39 @@ class Instalments:
             tuple(Cost.from_dict(release[name]) for release in releases) for name in ("cost", "measured")
         )
         stated = [delta, *(release.get("delta") for release in releases)]
-        return cls(costs, measured, next((one for one in stated if one), 0.0))
+        return cls(costs, measured, next((value for value in stated if value), 0.0))
 
     @property
     def whole(self) -> Cost:
         """Cost of the measurements of all earlier releases."""
         return sum(self.measured, Cost())
 
-    def epsilon(self, own: Cost) -> float:
-        """Return the epsilon of all releases together with one of cost `own`."""
-        return sum(self.costs, own).epsilon_or_inf(self.delta)
+    def epsilon(self, cost: Cost) -> float:
+        """Return the epsilon of all earlier releases together with a new one of this cost."""
+        return sum(self.costs, cost).epsilon_or_inf(self.delta)
 
-    def budget(self, own: Budget) -> Budget:
-        """Return the budget of all measurements together with `own`."""
-        spent = self.whole.pure if own.noise == LAPLACE else self.whole.gaussian
-        return replace(own, amount=own.amount + float(spent))
+    def budget(self, budget: Budget) -> Budget:
+        """Return the budget of all earlier measurements together with that of a new release."""
+        spent = self.whole.pure if budget.noise == LAPLACE else self.whole.gaussian
+        return replace(budget, amount=budget.amount + float(spent))
 
-    def to_dict(self, own: Cost) -> dict[str, Any]:
-        """Return the number of all releases and their epsilon together."""
-        return {"releases": len(self.costs) + 1, "epsilon_of_all_releases": self.epsilon(own),
+    def to_dict(self, cost: Cost) -> dict[str, Any]:
+        """Return the number of all releases, with a new one of this cost, and their epsilon together."""
+        return {"releases": len(self.costs) + 1, "epsilon_of_all_releases": self.epsilon(cost),
                 "delta_of_all_releases": self.delta}  # fmt: skip
 
-    def card(self, own: Cost) -> tuple[str, str]:
+    def card(self, cost: Cost) -> tuple[str, str]:
         """Return the epsilon of all releases with its description, for the report."""
         return (
-            figure(self.epsilon(own)),
+            figure(self.epsilon(cost)),
             f"ε of all {len(self.costs) + 1} releases of these records at δ = {self.delta:g}",
         )
 
-    def sentence(self, own: Cost) -> str:
+    def sentence(self, cost: Cost) -> str:
         """Return what all releases cost together."""
-        rule = "squared mu adds, epsilon does not" if own.gaussian else "epsilon adds"
+        rule = "squared mu adds, epsilon does not" if cost.gaussian else "epsilon adds"
         return (
-            f"all {len(self.costs) + 1} releases of these records together: epsilon {self.epsilon(own):.3f} at"
+            f"all {len(self.costs) + 1} releases of these records together: epsilon {self.epsilon(cost):.3f} at"
             f" delta {self.delta:g}; {rule}"
         )
 

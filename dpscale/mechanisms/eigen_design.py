@@ -222,12 +222,13 @@ def choose_design(gram: Floats, gap: float = GAP) -> DesignChoice:
     queries = eigen_queries(gram)
     costs, squares = query_costs(gram, queries), queries**2
     full = _strategy(gram, queries, weigh(costs, squares, gap).weights)
+    # sizes of the groups of separated designs, and numbers of the principal vectors, that are compared
     count, large = len(queries), len(gram) > COMPARED_CELLS
-    groups = [] if large else [round(count ** (1 / 3)), round(count / 3), round(count / 2)]
-    numbers = [round(count / 3)] if large else [round(count / 4), round(count / 3), round(count / 2)]
+    group_sizes = [] if large else [round(count ** (1 / 3)), round(count / 3), round(count / 2)]
+    principal_counts = [round(count / 3)] if large else [round(count / 4), round(count / 3), round(count / 2)]
     reduced = {
-        **{f"separate {k}": separated_weights(costs, squares, k, gap) for k in groups if 1 < k < count},
-        **{f"principal {k}": principal_weights(costs, squares, k, gap) for k in numbers if 0 < k < count},
+        **{f"separate {k}": separated_weights(costs, squares, k, gap) for k in group_sizes if 1 < k < count},
+        **{f"principal {k}": principal_weights(costs, squares, k, gap) for k in principal_counts if 0 < k < count},
     }
     errors = {FULL: 1.0, **{name: _design_error(gram, queries, u) / full.error for name, u in reduced.items()}}
     name = min(errors, key=errors.__getitem__)
@@ -248,10 +249,10 @@ def choose_queries(gram: Floats, designs: Mapping[str, Floats], gap: float = LAP
     """
     full = eigen_design(gram, gap=gap, noise="laplace")
     tried = {FULL: full} | {name: eigen_design(gram, queries, gap, "laplace") for name, queries in designs.items()}
+    # another design must be better than the eigenvectors by the fraction GAIN
     name = min(tried, key=lambda label: tried[label].error * (1 - GAIN * (label == FULL)))
-    return DesignChoice(
-        full=full, best=tried[name], name=name, errors={label: made.error / full.error for label, made in tried.items()}
-    )
+    errors = {label: design.error / full.error for label, design in tried.items()}
+    return DesignChoice(full=full, best=tried[name], name=name, errors=errors)
 
 
 def separated_weights(costs: Floats, sizes: Floats, group: int, gap: float = GAP, noise: Noise = "gaussian") -> Floats:
@@ -264,13 +265,15 @@ def separated_weights(costs: Floats, sizes: Floats, group: int, gap: float = GAP
     inner = [weigh(costs[cut], sizes[cut], gap, noise) for cut in cuts]
     loads = np.stack([solution.weights @ sizes[cut] for solution, cut in zip(inner, cuts, strict=True)])
     outer = weigh(np.array([solution.error for solution in inner]), loads, gap, noise).weights
-    return np.concatenate([f * solution.weights for f, solution in zip(outer, inner, strict=True)])
+    return np.concatenate([factor * solution.weights for factor, solution in zip(outer, inner, strict=True)])
 
 
 def principal_weights(costs: Floats, sizes: Floats, count: int, gap: float = GAP, noise: Noise = "gaussian") -> Floats:
     """Return the weights of principal vectors, the first `count` design queries; see `weigh`."""
-    rest = (np.append(costs[:count], costs[count:].sum()), np.vstack([sizes[:count], sizes[count:].sum(axis=0)]))
-    weights = weigh(*rest, gap, noise).weights
+    # the others are one query with the sum of their costs and sizes, and have its weight
+    summed_costs = np.append(costs[:count], costs[count:].sum())
+    summed_sizes = np.vstack([sizes[:count], sizes[count:].sum(axis=0)])
+    weights = weigh(summed_costs, summed_sizes, gap, noise).weights
     return np.append(weights[:count], np.full(len(costs) - count, weights[count]))
 
 
@@ -359,7 +362,7 @@ class Options(Settings):
         return frozenset(self.model_fields_set & {"design", "separate", "principal"})
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _one_design(self) -> Self:
         """Refuse a design other than eigen together with the options of the eigen design."""
         if len(self.named) > 1 and self.design != "eigen":
             raise ValueError(JobError("mechanism.design", "given together with separate or principal", "one of them",

@@ -96,11 +96,12 @@ def _joint_refusal(workload: Workload, options: Options) -> PlanError | None:
 
     cells = workload.domain.cells(workload.domain.ordered({name for names in workload.sets for name in names}))
     most = MOST_EXPLICIT if options.way == "explicit" else 0 if options.way else EXPLICIT_CELLS
+    accepted = f", or at most {most:,} cells for a strategy on all of them" if most else f" for {options.way}"
     explicit = 'set way = "explicit", or ' if most < cells <= MOST_EXPLICIT else ""
     return PlanError(
         "workload",
         f"{part.name} over {', '.join(names)}, which is no product, on {cells:,} cells of all attributes",
-        "products" + (f", or at most {most:,} cells for a strategy on all of them" if most else f" for {options.way}"),
+        f"products{accepted}",
         f"{explicit}use weighted-residuals, which plans each residual space of joint queries",
     )
 
@@ -170,9 +171,9 @@ def _asked(workload: Workload) -> tuple[list[tuple[Family, float]], float]:
 def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
     """Return the plan with the least error of those tried, with the largest of their lower bounds."""
     chosen = min(plans, key=lambda label: plans[label].error)
-    plan, bound = plans[chosen], max(made.bound for made in plans.values())
-    tried = "; ".join(f"{label} {made.rmse():.6g}" for label, made in plans.items())
-    notes: tuple[str, ...] = (f"{chosen} is the best of (root mean square error at privacy cost 1): {tried}",)
+    plan, bound = plans[chosen], max(tried.bound for tried in plans.values())
+    errors = "; ".join(f"{label} {tried.rmse():.6g}" for label, tried in plans.items())
+    notes: tuple[str, ...] = (f"{chosen} is the best of (root mean square error at privacy cost 1): {errors}",)
 
     if bound > 0:
         notes += (
@@ -269,12 +270,9 @@ def _unions(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
                         "use fewer sets, or set mechanism query-smasher")  # fmt: skip
 
     union_strategy = optimise_union(union, _noise(problem), tools.each)
-    parts = zip(union_strategy.groups, union_strategy.shares, strict=True)
-    yield (
-        "union",
-        [product_block(one.names, one.factors, share, problem.noise) for one, share in parts],
-        union_strategy.bound,
-    )
+    groups = zip(union_strategy.groups, union_strategy.shares, strict=True)
+    blocks = [product_block(group.names, group.factors, share, problem.noise) for group, share in groups]
+    yield "union", blocks, union_strategy.bound
 
 
 def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
@@ -284,11 +282,7 @@ def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Trie
     error of any strategy.
     """
     union, noise = implicit(problem.workload), _noise(problem)
-    yield (
-        "marginals",
-        _blocks(union, optimise_marginals(union, noise), problem.noise),
-        svd_bound(union).value,
-    )
+    yield "marginals", _blocks(union, optimise_marginals(union, noise), problem.noise), svd_bound(union).value
     if any(not (axis.is_identity or axis.is_total) for product in union.products for axis in product.axes):
         factors = attribute_strategies(union, noise, each=tools.each)
         strategy = optimise_marginals(union, noise, factors=factors)

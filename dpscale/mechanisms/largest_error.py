@@ -78,19 +78,19 @@ def least_largest(problem: PlanningProblem, make: Callable[[PlanningProblem], Pl
         check_planning_time()
         rounds += 1
         try:
-            made = make(replace(problem, workload=weights.workload))
+            plan = make(replace(problem, workload=weights.workload))
         except PlanError:  # integer strategies may not reach these weights
             if best is None:
                 raise
             break
-        first = first or made
-        errors = weights.measured(made)
+        first = first or plan
+        errors = weights.measured(plan)
         # bound of the weighted mean, which the maximum cannot be below
-        bound = _bound(made) / weights.total
+        bound = _bound(plan) / weights.total
         idle = 0 if errors.largest < worst * (1 - GAIN) or bound > least * (1 + GAIN) else idle + 1
         least = max(least, bound)
         if errors.largest < worst:
-            best, worst = made, errors.largest
+            best, worst = plan, errors.largest
         # all variances are equal, or their weights cannot change
         if np.abs(errors.changes).max(initial=0.0) <= FLAT:
             break
@@ -98,7 +98,7 @@ def least_largest(problem: PlanningProblem, make: Callable[[PlanningProblem], Pl
 
     assert best is not None
     assert first is not None
-    return _told(problem.workload, best, first, worst, least, rounds)
+    return _with_remarks(problem.workload, best, first, worst, least, rounds)
 
 
 def _bound(plan: Plan) -> float:
@@ -108,7 +108,7 @@ def _bound(plan: Plan) -> float:
     return 0.0 if plan.accuracy.weights else plan.bound  # that of weighted residuals is one for their own weights
 
 
-def _told(workload: Workload, plan: Plan, first: Plan, worst: float, least: float, rounds: int) -> Plan:
+def _with_remarks(workload: Workload, plan: Plan, first: Plan, worst: float, least: float, rounds: int) -> Plan:
     """Return a plan for the workload itself, with remarks on its largest error; `first` has equal weights.
 
     `worst` is the largest weighted variance and `least` its lower bound, 0 if none is known.
@@ -122,7 +122,7 @@ def _told(workload: Workload, plan: Plan, first: Plan, worst: float, least: floa
         f"largest weighted standard error of a query at privacy cost 1: {math.sqrt(worst):.6g}"
         f" ({known}; {rounds} rounds)"
     )
-    bound, floor = (min(one, error) for one in (_bound(first), first.floor))
+    bound, floor = min(_bound(first), error), min(first.floor, error)  # of equal weights, as the error is
     return replace(plan, workload=workload, error=error, bound=bound, floor=floor, notes=(note, *plan.notes))
 
 
@@ -148,9 +148,13 @@ class QueryErrors:
 class QueryWeights:
     """Weights p of the queries of a workload, as the logarithms of their factors.
 
+    The weight of a query is the product of the factors of its set and of its place on each axis. A factor, or the
+    factors of all places on an axis, has a key, and places with the same key share them.
+
     Attributes
     ----------
     whole : Workload
+        The workload as the user states it.
     kinds : mapping of str to int
         Attributes of the same kind have the same size and the same queries.
     keys : mapping of Key to slice
@@ -183,14 +187,14 @@ class QueryWeights:
         roles = kinds_of(workload)
         numbers = {role: number for number, role in enumerate(dict.fromkeys(roles.values()))}
         # without keys first, because `_factors` needs the kinds
-        found = cls(workload, {name: numbers[role] for name, role in roles.items()}, {}, np.zeros(0))
+        unkeyed = cls(workload, {name: numbers[role] for name, role in roles.items()}, {}, np.zeros(0))
         keys, end = dict[Key, slice](), 0
         for number, part, names in _sets(workload):
-            for key, count in found._factors(number, part, names):
+            for key, count in unkeyed._factors(number, part, names):
                 if key is not None and key not in keys:
                     keys[key] = slice(end, end + count)
                     end += count
-        return replace(found, keys=keys, logs=np.zeros(end))
+        return replace(unkeyed, keys=keys, logs=np.zeros(end))
 
     def factor(self, key: Key | None) -> Floats:
         """Return the factors of one key."""
@@ -211,12 +215,12 @@ class QueryWeights:
     @cached_property
     def workload(self) -> Workload:
         """The workload in which each query has its weight times p."""
-        made = Workload(self.whole.domain, self.whole.max_sets)
+        weighted = Workload(self.whole.domain, self.whole.max_sets)
         for number, part in enumerate(self.whole.parts):
-            made.parts += (
+            weighted.parts += (
                 self._product(number, cast(ProductPart, part)) if part.factorizes else self._single(number, part)
             )
-        return made
+        return weighted
 
     def _product(self, number: int, part: ProductPart) -> list[WorkloadPart]:
         """Return a product part with the weights so far: a factor for each set, and for queries of each attribute."""
@@ -240,6 +244,7 @@ class QueryWeights:
         return ListedQueries.of(np.sqrt(self.factor(key))[:, None] * family.matrix(size))
 
     def _single(self, number: int, part: WorkloadPart) -> list[WorkloadPart]:
+        """Return each set of a joint family or array as a part of its own, with the weights of its queries so far."""
         pairs = zip(part.sets, part.weights, strict=True)
         return [reweighted(part, names, weight * self.of_set(number, part, names)) for names, weight in pairs]
 
@@ -256,9 +261,9 @@ class QueryWeights:
         sums, counts, largest, total = np.zeros_like(self.logs), np.zeros_like(self.logs), 0.0, 0.0
         for number, part, names in _sets(self.whole):
             # variances weighted by the set and by the query, as the workload states them
-            given = dict(zip(part.sets, part.weights, strict=True))[names]
-            own = 1.0 if part.factorizes else part.query_weights(names)
-            variances = given * own * accuracy.part_variances(part, names)
+            weight_of_set = dict(zip(part.sets, part.weights, strict=True))[names]
+            weights_of_queries = 1.0 if part.factorizes else part.query_weights(names)
+            variances = weight_of_set * weights_of_queries * accuracy.part_variances(part, names)
             weights = self.of_set(number, part, names)
             largest, total = max(largest, float(variances.max())), total + float((weights * variances).sum())
             *axes, (whole, _) = self._factors(number, part, names)
@@ -280,9 +285,9 @@ class QueryWeights:
         """Return the weights of the next round."""
         logs = np.maximum(mixing.next(self.logs, errors.changes, errors.mean), math.log(LEAST))
         shifted = logs.copy()
-        for own in self.keys.values():  # a common factor of an axis has no effect
-            if own.stop - own.start > 1:
-                shifted[own] -= logs[own].max()
+        for places in self.keys.values():  # a common factor of an axis has no effect
+            if places.stop - places.start > 1:
+                shifted[places] -= logs[places].max()
         return replace(self, logs=shifted)
 
     def _factors(self, number: int, part: WorkloadPart, names: AttributeSet) -> list[tuple[Key | None, int]]:
@@ -290,11 +295,11 @@ class QueryWeights:
 
         The key is None for an axis whose queries have equal weights.
         """
-        own: list[tuple[Key | None, int]] = [(("queries", number, part.key(names)), part.count(names))]
+        factors: list[tuple[Key | None, int]] = [(("queries", number, part.key(names)), part.count(names))]
         if part.factorizes:
             sized = zip(part.families(names), self.whole.domain.shape(names), strict=True)
-            own = [(self._axis_key(number, family, size), family.count(size)) for family, size in sized]
-        return [*own, (self._set_key(number, names), 1)]
+            factors = [(self._axis_key(number, family, size), family.count(size)) for family, size in sized]
+        return [*factors, (self._set_key(number, names), 1)]
 
     def _axis_key(self, number: int, family: Family, size: int) -> Key | None:
         """Return the key of the weights of a family's queries on one axis.
@@ -319,6 +324,6 @@ def _sets(workload: Workload) -> Iterator[tuple[int, WorkloadPart, AttributeSet]
 
 
 def _products(family: ProductFamily, families: dict[str, Family]) -> ProductQueries:
-    made = ProductQueries(label=family.title)
-    made._by = families
-    return made
+    products = ProductQueries(label=family.title)
+    products._by = families
+    return products

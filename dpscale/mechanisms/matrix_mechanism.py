@@ -117,16 +117,18 @@ class PooledBlocks:
             have it.
             """
             sources = ((self.earlier, self.earlier_variances, earlier), (self.new, self.new_variances, new))
-            found = [(1 / variances[places[index]], values(int(places[index])))
-                     for places, variances, values in sources if places[index] != NEITHER]  # fmt: skip
-            if len(found) == 1:
-                return found[0][1]
-            return np.asarray(sum(weight * own for weight, own in found) / sum(weight for weight, _ in found))
+            weighted = [(1 / variances[places[index]], values(int(places[index])))
+                        for places, variances, values in sources if places[index] != NEITHER]  # fmt: skip
+            if len(weighted) == 1:
+                return weighted[0][1]
+            total = sum(weight for weight, _ in weighted)
+            return np.asarray(sum(weight * measured for weight, measured in weighted) / total)
 
         return PlanEvidence(self.plan, self.variances.tolist(), read)
 
 
 def _precisions(places: Integers, variances: Floats) -> Floats:
+    """Return the precision that a plan gives to each pooled block, 0 where it does not measure the block."""
     return np.where(places == NEITHER, 0.0, 1 / variances[places])
 
 
@@ -149,15 +151,14 @@ def pool_residual_plans(
         If a plan measures several residuals together, or the plans measure a residual by different strategies.
     """
     check_poolable(earlier.blocks, new.blocks)
-    there: dict[AttributeSet, int] = {names: index for index, names in enumerate(earlier.blocks.sets)}
-    here: dict[AttributeSet, int] = {names: index for index, names in enumerate(new.blocks.sets)}
-    sets = [*there, *(names for names in here if names not in there)]
-    old, own = (np.array([places.get(names, NEITHER) for names in sets], np.int64) for places in (there, here))
-    blocks = [earlier.blocks[there[names]] if names in there else new.blocks[here[names]] for names in sets]
+    in_earlier: dict[AttributeSet, int] = {names: index for index, names in enumerate(earlier.blocks.sets)}
+    in_new: dict[AttributeSet, int] = {names: index for index, names in enumerate(new.blocks.sets)}
+    sets = [*in_earlier, *(names for names in in_new if names not in in_earlier)]
+    blocks = [earlier.blocks[in_earlier[names]] if names in in_earlier else new.blocks[in_new[names]] for names in sets]
     pool = PooledBlocks(
         plan=new,
-        earlier=old,
-        new=own,
+        earlier=np.array([in_earlier.get(names, NEITHER) for names in sets], np.int64),
+        new=np.array([in_new.get(names, NEITHER) for names in sets], np.int64),
         earlier_variances=np.asarray(earlier_variances),
         new_variances=np.asarray(new_variances),
     )
@@ -199,8 +200,8 @@ def check_poolable(earlier: Blocks, new: Blocks) -> None:
             raise _differing(", ".join(block.attributes), "a strategy")
 
 
-def _differing(names: str, what: str) -> PlanError:
-    return PlanError("workload", f"queries on {names} with {what} other than that of the run that it refines",
+def _differing(names: str, difference: str) -> PlanError:
+    return PlanError("workload", f"queries on {names} with {difference} other than that of the run that it refines",
                      "the same families on the attribute sets that both workloads contain",
                      "use the families of the first job, or start a new run")  # fmt: skip
 
@@ -227,7 +228,7 @@ class EarlierBlocks:
     target: Plan | None = None
 
     def check(self, plan: Plan) -> None:
-        """Raise PlanError if the releases have one plan according to the target, but other blocks."""
+        """Raise PlanError if all releases have the same plan (no target), but `plan` has other blocks than they."""
         if self.target is None and not _same_blocks(self.evidence.plan.blocks, plan.blocks):
             got = "other measurements than those of the earlier releases"
             raise PlanError("plan", got, "the same plan", "start again")
@@ -247,12 +248,12 @@ class EarlierBlocks:
         )
 
 
-def _same_blocks(one: Blocks, other: Blocks) -> bool:
+def _same_blocks(first: Blocks, second: Blocks) -> bool:
     """Return whether blocks measure the same strategies on the same sets."""
-    strategies = [[[factor.digest for factor in strategy] for strategy in blocks.strategies] for blocks in (one, other)]
-    same = [np.array_equal(a, b) for a, b in ((one.sets.members, other.sets.members), (one.sets.ends, other.sets.ends),
-                                              (one.which, other.which), (one.whole, other.whole))]  # fmt: skip
-    return all(same) and strategies[0] == strategies[1]
+    digests = [[[factor.digest for factor in strategy] for strategy in blocks.strategies] for blocks in (first, second)]
+    columns = [(first.sets.members, second.sets.members), (first.sets.ends, second.sets.ends),
+               (first.which, second.which), (first.whole, second.whole)]  # fmt: skip
+    return all(np.array_equal(a, b) for a, b in columns) and digests[0] == digests[1]
 
 
 def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidence) -> Plan:
@@ -272,11 +273,11 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
         If the plans cannot be pooled.
     """
     blocks, budget = target.blocks, problem.budget.amount
-    had = _shares_spent(target, problem, earlier)
-    amounts = budget * water_fill(blocks.share**2, np.ones(len(blocks)), had)
+    spent = _shares_spent(target, problem, earlier)
+    amounts = budget * water_fill(blocks.share**2, np.ones(len(blocks)), spent)  # squared μ of each block
     places = np.flatnonzero(amounts > LEAST * budget)
     measured = replace(blocks.take(places), share=amounts[places] / amounts[places].sum())
-    made = Plan(
+    completing = Plan(
         workload=target.workload,
         mechanism=target.mechanism,
         blocks=measured,
@@ -284,10 +285,11 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
         bound=0.0,
         notes=target.notes,
     )
-    new = plan_draws(made, budget, problem.rows_per_unit).variances
-    pool = pool_residual_plans(earlier.plan, earlier.variances, made, new)
+    new_variances = plan_draws(completing, budget, problem.rows_per_unit).variances
+    pool = pool_residual_plans(earlier.plan, earlier.variances, completing, new_variances)
 
-    return replace(made, error=pool.plan.error / pool.budget * budget / problem.rows_per_unit**2)
+    # the pool's error at its own cost, in units of a plan at the budget for one row of a unit
+    return replace(completing, error=pool.plan.error / pool.budget * budget / problem.rows_per_unit**2)
 
 
 def missing_budget(target: Plan, problem: PlanningProblem, earlier: PlanEvidence) -> float:
@@ -715,18 +717,18 @@ def _on_classes(problem: PlanningProblem) -> tuple[PlanningProblem, MergedCells 
 
 
 def _plan_classes(
-    plan: Callable[[PlanningProblem, Any, Tools], Plan], problem: PlanningProblem, given: Any, tools: Tools
+    plan: Callable[[PlanningProblem, Any, Tools], Plan], problem: PlanningProblem, options: Any, tools: Tools
 ) -> Plan:
     """Return the plan of a problem, made on the classes of cells that its queries distinguish.
 
     The plan is made on a domain whose cells are the classes; its blocks record the classes (`merging`).
     """
     merged_problem, merged = _on_classes(problem)
-    made = plan(merged_problem, given, tools)
+    merged_plan = plan(merged_problem, options, tools)
     if merged is None:
-        return made
-    blocks, notes = made.blocks.merging(merged), (*made.notes, merged.note)
-    return replace(made, workload=problem.workload, blocks=blocks, notes=notes)
+        return merged_plan
+    blocks, notes = merged_plan.blocks.merging(merged), (*merged_plan.notes, merged.note)
+    return replace(merged_plan, workload=problem.workload, blocks=blocks, notes=notes)
 
 
 def marginal_plan(
@@ -745,14 +747,14 @@ def marginal_plan(
     notes : tuple of str
         Remarks for the user.
     """
-    given = Blocks.of(workload.domain.axis_names, blocks)
-    error = accuracy_of(workload.domain, given).total_error(workload)
+    columns = Blocks.of(workload.domain.axis_names, blocks)
+    error = accuracy_of(workload.domain, columns).total_error(workload)
     return Plan(
         workload=workload,
         mechanism=name,
-        blocks=given,
+        blocks=columns,
         error=error,
-        bound=min(bound * variance_factor(given[0].noise), error),
+        bound=min(bound * variance_factor(columns[0].noise), error),
         notes=notes,
     )
 
@@ -782,8 +784,8 @@ def weights_of_roots(workload: Workload) -> dict[str, Weights]:
                 asked[name].add(family)
 
     sizes = {name: workload.domain[name].size for name in wide & asked.keys() - refused}
-    found = {name: rooted_weights(asked[name], size, len(asked) == 1) for name, size in sizes.items()}
-    return {name: weights for name, weights in found.items() if weights is not None}
+    roots = {name: rooted_weights(asked[name], size, len(asked) == 1) for name, size in sizes.items()}
+    return {name: weights for name, weights in roots.items() if weights is not None}
 
 
 def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:

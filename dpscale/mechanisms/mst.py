@@ -59,8 +59,8 @@ def component_roots(pairs: Sequence[AttributeSet]) -> dict[str, str]:
             name = head[name]
         return name
 
-    for one, other in pairs:
-        head[head_of(one)] = head_of(other)
+    for first, second in pairs:
+        head[head_of(first)] = head_of(second)
     return {name: head_of(name) for name in list(head)}
 
 
@@ -72,11 +72,11 @@ def edges(pairs: Sequence[AttributeSet]) -> int:
 
 def forest(pairs: Sequence[AttributeSet]) -> tuple[AttributeSet, ...]:
     """Return the pairs, in order, without those that close a cycle."""
-    found = list[AttributeSet]()
+    tree = list[AttributeSet]()
     for pair in pairs:
-        if edges([*found, pair]) > len(found):
-            found.append(pair)
-    return tuple(found)
+        if edges([*tree, pair]) > len(tree):
+            tree.append(pair)
+    return tuple(tree)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class TreeSelection(AimSelection):
     def _ends(self) -> tuple[dict[str, int], NDArray[np.int64]]:
         """Numbers of the attributes, and the two attribute numbers of every pair, shape (pairs, 2)."""
         numbers = {name: number for number, name in enumerate(self.groups)}
-        ends = [(numbers[one], numbers[other]) for one, other in self.candidates]
+        ends = [(numbers[first], numbers[second]) for first, second in self.candidates]
         return numbers, np.array(ends, dtype=np.int64)
 
     def offset(self, names: AttributeSet) -> int:
@@ -143,7 +143,7 @@ class TreeState(AimState):
             return None
 
         setting, taken = self.setting, tuple(names for note in self.rounds for names in note.chosen)
-        count = edges(setting.candidates) - len(taken)
+        count = edges(setting.candidates) - len(taken)  # edges that the tree still lacks
         step = self.left / count
         if self.due:
             return self.measuring(step)
@@ -167,14 +167,14 @@ class TreeState(AimState):
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates of the tree and their cost; PlanError or JobError for unsupported workloads."""
     schedule = TreeSchedule(rounds=1, degree=2, revision=1)
-    made = make_setting(problem, schedule, GraphicalEstimator(GRAIN), weighted=False)
-    made = replace(made, schedule=replace(schedule, edges=edges(made.candidates)), state=TreeState)
-    made = replace(made, prior=forest(structure.sets_of(options.prior, made)))
-    estimating = replace(made, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
+    pairs = make_setting(problem, schedule, GraphicalEstimator(GRAIN), weighted=False)
+    pairs = replace(pairs, schedule=replace(schedule, edges=edges(pairs.candidates)), state=TreeState)
+    pairs = replace(pairs, prior=forest(structure.sets_of(options.prior, pairs)))
+    estimating = replace(pairs, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
     return AdaptivePlan(
         workload=problem.workload,
         mechanism=NAME,
-        setting=made,
+        setting=pairs,
         estimating=estimating,
         kind="a spanning tree of pairs",
         options=options.exact(),

@@ -59,18 +59,18 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     over its terms, and shares follow from the coefficients.
     """
     workload, noise = problem.workload, problem.noise
-    given = {name: _matrix(workload.domain, name, base) for name, base in options.bases.items()}
+    matrices = {name: _matrix(workload.domain, name, base) for name, base in options.bases.items()}
     subs = decompose(workload)
     grams = _grams(subs)
-    factors = {name: _factor(gram, given.get(name), noise) for name, gram in grams.items()}
+    factors = {name: _factor(gram, matrices.get(name), noise) for name, gram in grams.items()}
     traces: dict[tuple[str, ...], float] = {}
     coefficients = [_coefficient(sub, factors, traces, noise) for sub in subs]
     shares, error = allocate(coefficients, noise)
-    made = (
+    residual_blocks = (
         Block(sub.attributes, tuple(factors[name] for name in sub.attributes), share, noise=noise)
         for sub, share in zip(subs, shares, strict=True)
     )
-    blocks = Blocks.of(workload.domain.axis_names, made)
+    blocks = Blocks.of(workload.domain.axis_names, residual_blocks)
 
     return Plan(workload=workload, mechanism=NAME, blocks=blocks, error=error, bound=uniform_bound(subs, noise))
 
@@ -103,14 +103,14 @@ def _centred(matrix: Floats) -> Floats:
 
 
 def _grams(subs: Sequence[Subworkload]) -> dict[str, Floats]:
-    """Return for each attribute the sum of its Grams in all residuals that contain it."""
-    best_by_size: dict[str, Floats] = {}
+    """Return for each attribute the weighted sum of its Grams in all residuals that contain it."""
+    grams: dict[str, Floats] = {}
     for sub in subs:
         for key, weight in sub.terms.items():
             for axis, name in enumerate(sub.attributes):
                 gram = _axis_gram(sub, key, axis)
-                best_by_size[name] = best_by_size.get(name, np.zeros_like(gram)) + weight * gram
-    return best_by_size
+                grams[name] = grams.get(name, np.zeros_like(gram)) + weight * gram
+    return grams
 
 
 def _axis_gram(sub: Subworkload, key: tuple[str, ...], axis: int) -> Floats:
@@ -130,9 +130,8 @@ def _factor(gram: Floats, base: Floats | None, noise: str) -> Factor:
     size, rows = len(gram), root_of(gram)
     if base is not None:
         return _rounded(base, rows, size)
-    return min(
-        (_rounded(make(size), rows, size) for make in BASES.values()), key=lambda f: error_coefficient(f, rows, noise)
-    )
+    candidates = (_rounded(make(size), rows, size) for make in BASES.values())
+    return min(candidates, key=lambda factor: error_coefficient(factor, rows, noise))
 
 
 def _rounded(base: Floats, rows: Floats, size: int) -> Factor:
@@ -165,10 +164,10 @@ def _trace(sub: Subworkload, key: tuple[str, ...], bases: list[Factor], traces: 
     tr(G (KᵀK)⁺) is |F K⁺|² for rows F with FᵀF = G, and a product over the axes for a Kronecker term.
     """
     if sub.is_joint(key):
-        turned = sub.factors[key[0]].rows.reshape(-1, *sub.sizes)
+        answers = sub.factors[key[0]].rows.reshape(-1, *sub.sizes)
         for axis, factor in enumerate(bases, start=1):
-            turned = np.moveaxis(np.tensordot(turned, factor.inverse, axes=(axis, 0)), -1, axis)
-        return float((turned**2).sum())
+            answers = np.moveaxis(np.tensordot(answers, factor.inverse, axes=(axis, 0)), -1, axis)
+        return float((answers**2).sum())
 
     value = 1.0
     for name, part, factor in zip(sub.attributes, key, bases, strict=True):

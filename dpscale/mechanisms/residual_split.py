@@ -37,8 +37,8 @@ class ResidualSolutions:
 
     def get(self, names: AttributeSet) -> Solution | None:
         """Return the solution of one space, or None if the workload has no queries on it."""
-        found = self.sets.find(names)
-        return self.solutions[self.which[found[0]]] if found else None
+        places = self.sets.find(names)
+        return self.solutions[self.which[places[0]]] if places else None
 
     def replace_spaces(
         self, names: AttributeSet, measured: Iterable[AttributeSet], solution: Solution
@@ -47,7 +47,7 @@ class ResidualSolutions:
 
         The joint solution becomes the last one, with the number `len(solutions)`.
         """
-        removed = [found for one in measured for found in self.sets.find(one)]
+        removed = [place for space in measured for place in self.sets.find(space)]
         remaining = self.sets.take(np.delete(np.arange(len(self.which)), removed))
         last = AttributeSets.of(self.sets.names, [names])
         ends = np.append(remaining.ends, len(remaining.members) + len(names)).astype(np.int32)
@@ -57,26 +57,26 @@ class ResidualSolutions:
 
     def of_all(self, error: Callable[[Solution], float]) -> list[float]:
         """Return a number for the solution of every space."""
-        own = np.array([error(solution) for solution in self.solutions], np.float64)
-        return cast(list[float], own[self.which].tolist())
+        numbers = np.array([error(solution) for solution in self.solutions], np.float64)
+        return cast(list[float], numbers[self.which].tolist())
 
     def blocks(self, shares: Sequence[float], noise: str) -> Blocks:
         """Return one block per space.
 
         Equal tuples of factors share one strategy; strategies are numbered in the order of first use.
         """
-        classes, first = np.unique(self.which, return_index=True)
+        solutions, first = np.unique(self.which, return_index=True)
         strategies: dict[tuple[int, ...], tuple[int, tuple[Factor, ...]]] = {}
-        of = np.zeros(len(self.solutions), np.int32)
-        for one in classes[np.argsort(first)].tolist():  # numbered in order of first use
-            factors = self.solutions[one].factors
-            of[one] = strategies.setdefault(tuple(map(id, factors)), (len(strategies), factors))[0]
+        strategy_of = np.zeros(len(self.solutions), np.int32)  # number of the strategy of each solution
+        for solution in solutions[np.argsort(first)].tolist():  # numbered in order of first use
+            factors = self.solutions[solution].factors
+            strategy_of[solution], _ = strategies.setdefault(tuple(map(id, factors)), (len(strategies), factors))
 
-        number, used = len(self.which), tuple(one for _, one in strategies.values())
+        number, used = len(self.which), tuple(factors for _, factors in strategies.values())
         return Blocks(
             sets=self.sets,
             strategies=used,
-            which=of[self.which],
+            which=strategy_of[self.which],
             share=np.array(shares, np.float64),
             whole=np.zeros(number, np.bool_),
             noise=np.full(number, NOISES.index(noise), np.int8),
@@ -136,7 +136,7 @@ def solve_residuals(
     """
     subs = decompose(problem.workload, weights, 0 if based and not fourier else MOST_ENTRIES)
     subs = subs.in_fourier_basis(fourier) if fourier else subs
-    signatures = [one.signature() for one in subs.classes]
+    signatures = [sub.signature() for sub in subs.classes]
     distinct = _distinct(subs, signatures)
     # problems by their key: axes of different subworkloads share them
     single: dict[str, AnyProblem] = {}
@@ -153,7 +153,7 @@ def solve_residuals(
     optima = dict(zip(single, results, strict=False))
     products = dict(zip(rest, results[len(single) :], strict=False))
     duals = dict(zip(factors, results[len(single) + len(rest) :], strict=True))
-    solved = {key: with_product_bound(found, rest[key], duals) for key, found in products.items()}
+    solved = {key: with_product_bound(solution, rest[key], duals) for key, solution in products.items()}
     rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, problem.noise, tools)
 
     for key, parts in problems.items():
@@ -172,7 +172,10 @@ def _dual(factor: AnyGram, solve: Solve) -> float:
 
 
 def _distinct(subs: Subworkloads, signatures: Sequence[str]) -> dict[str, Subworkload]:
-    """Return the last subworkload of each signature, in the order of the first ones."""
+    """Return the last subworkload of each signature, in the order of the first ones.
+
+    `firsts` and `lasts` have the first and the last residual space of every class of subworkloads.
+    """
     firsts, lasts = dict[str, int](), dict[str, int]()
     for key, first, last in zip(signatures, subs.firsts, subs.lasts, strict=True):
         firsts[key], lasts[key] = min(first, firsts.get(key, first)), max(last, lasts.get(key, last))
@@ -192,8 +195,8 @@ def assemble_plan(problem: PlanningProblem, name: str, solved: ResidualSolutions
     Laplace noise. A solution's coefficient is its error at the whole budget, and `bound` the least one of any strategy.
     """
     noise = problem.noise
-    shares, error = allocate(solved.of_all(lambda one: one.coefficient), noise)
-    roots = solved.of_all(lambda one: math.sqrt(one.bound)) if noise == GAUSSIAN else []
+    shares, error = allocate(solved.of_all(lambda solution: solution.coefficient), noise)
+    roots = solved.of_all(lambda solution: math.sqrt(solution.bound)) if noise == GAUSSIAN else []
     blocks, bound = solved.blocks(shares, noise), math.fsum(roots) ** 2
     return Plan(workload=problem.workload, mechanism=name, blocks=blocks, error=error, bound=bound, notes=notes)
 

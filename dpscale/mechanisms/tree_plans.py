@@ -124,9 +124,11 @@ class TreeDemands:
 
     def whole_terms(self, names: AttributeSet) -> list[TreeTerm]:
         """Return one term of each group with a residual of the other attributes: that with all levels of its sets."""
-        return [
-            term for (own, _), terms in self.terms.items() if own == names for term in terms if not any(term.spread)
-        ]
+        whole = []
+        for (attributes, _), terms in self.terms.items():
+            if attributes == names:
+                whole += [term for term in terms if not any(term.spread)]
+        return whole
 
     def depths(self, key: tuple[AttributeSet, Levels]) -> Levels:
         """Return the deepest level of every hierarchy at which a residual is needed."""
@@ -155,9 +157,8 @@ def tree_demands(workload: Workload) -> TreeDemands:
     used = {name for names in workload.sets for name in names}
     chosen = sorted(
         (hierarchy for hierarchy in workload.domain.hierarchies if used.intersection(hierarchy.names)),
-        key=lambda one: -len(used.intersection(one.names)),
+        key=lambda hierarchy: -len(used.intersection(hierarchy.names)),
     )
-    trees = tuple(one.tree for one in chosen)
     groups = tuple(_groups(workload, chosen))
 
     terms: dict[tuple[AttributeSet, Levels], list[TreeTerm]] = {}
@@ -166,11 +167,11 @@ def tree_demands(workload: Workload) -> TreeDemands:
         for sub in decompose(group.workload):
             for centred in subsets(tuple(others)):
                 # the first hierarchy is measured at its levels with every residual, so it is never spread
-                inside = [not place or place in centred for place in range(len(group.levels))]
-                levels = tuple(level * known for level, known in zip(group.levels, inside, strict=True))
-                spread = tuple(level * (not known) for level, known in zip(group.levels, inside, strict=True))
-                own = terms.setdefault((sub.attributes, centred), [])
-                own.append(TreeTerm(group=number, levels=levels, sub=sub, spread=spread))
+                at_level = [not place or place in centred for place in range(len(group.levels))]
+                levels = tuple(level if at else 0 for level, at in zip(group.levels, at_level, strict=True))
+                spread = tuple(0 if at else level for level, at in zip(group.levels, at_level, strict=True))
+                of_residual = terms.setdefault((sub.attributes, centred), [])
+                of_residual.append(TreeTerm(group=number, levels=levels, sub=sub, spread=spread))
 
     known = {names: level for names, _ in terms if (level := known_level(workload.domain, chosen[0], names)) >= 0}
     if len(chosen) > 1 and workload.domain.public_totals:
@@ -178,12 +179,14 @@ def tree_demands(workload: Workload) -> TreeDemands:
                         "leave out the totals, or the levels of all hierarchies but one")  # fmt: skip
 
     # a level that follows from public totals needs no measurement
-    left = {key: [term for term in own if term.levels[0] > known.get(key[0], -1)] for key, own in terms.items()}
+    unknown = {}
+    for key, of_residual in terms.items():
+        unknown[key] = [term for term in of_residual if term.levels[0] > known.get(key[0], -1)]
     return TreeDemands(
         hierarchies=tuple(chosen),
-        trees=trees,
+        trees=tuple(hierarchy.tree for hierarchy in chosen),
         groups=groups,
-        terms={key: own for key, own in left.items() if own},
+        terms={key: of_residual for key, of_residual in unknown.items() if of_residual},
         known=known,
     )
 
@@ -193,30 +196,31 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
 
     A group has the other attributes of its sets as a workload, and a weight of the sum over its queries.
     """
-    found: dict[Levels, tuple[Workload, list[float]]] = {}
+    by_level: dict[Levels, tuple[Workload, list[float]]] = {}
     for part in workload.parts:
         by_levels: dict[Levels, list[tuple[AttributeSet, float]]] = {}
         for names, weight in zip(part.sets, part.weights, strict=True):
             split = split_levels(hierarchies, without_implied(hierarchies, names))
             levels = tuple(split.levels.get(hierarchy.leaf, 0) for hierarchy in hierarchies)
-            if levels not in found:
-                found[levels] = Workload(workload.domain.without_totals), []
+            if levels not in by_level:
+                by_level[levels] = Workload(workload.domain.without_totals), []
             if any(levels):
                 _check_marginal(part, hierarchies, names)
             rest = tuple(name for name in split.axes if name not in split.levels)
             by_levels.setdefault(levels, []).append((rest, float(weight)))
             # without the cells that are 0 because one level follows from another
-            found[levels][1].append(float(weight) * part.count(without_implied(hierarchies, names)))
+            by_level[levels][1].append(float(weight) * part.count(without_implied(hierarchies, names)))
 
         for levels, pairs in by_levels.items():
             sets, weights = zip(*pairs, strict=True)
-            found[levels][0].parts.append(_restricted(part, sets, weights) if part.factorizes else part)
+            by_level[levels][0].parts.append(_restricted(part, sets, weights) if part.factorizes else part)
 
-    groups = (LevelGroup(levels, inner, math.fsum(weights)) for levels, (inner, weights) in sorted(found.items()))
+    groups = (LevelGroup(levels, inner, math.fsum(weights)) for levels, (inner, weights) in sorted(by_level.items()))
     return (group for group in groups if group.weight > 0)
 
 
 def _restricted(part: Any, sets: Sequence[AttributeSet], weights: Sequence[float]) -> WorkloadPart:
+    """Return a product part over other sets, here those without their levels."""
     return replace(part, sets=sets, weights=weights)
 
 
@@ -321,17 +325,17 @@ def _solutions(
         merged.parts.extend(part.scaled(nodes / group.weight) for part in group.workload.parts)
 
     solved, _ = solve_residuals(replace(problem, workload=merged), tools, solve)
-    found = {}
+    solutions = {}
     for sub in decompose(merged):
-        own = solved.get(sub.attributes)
-        assert own is not None
-        if len(own.factors) < len(sub.attributes):  # a joint strategy has no axes to combine with a tree
+        solution = solved.get(sub.attributes)
+        assert solution is not None
+        if len(solution.factors) < len(sub.attributes):  # a joint strategy has no axes to combine with a tree
             product = solve_product(sub, solve, problem.noise)
             # its coefficient is for trace 1, those of `solved` for the trace `sub.scale`
-            own = Solution(product.factors, product.coefficient * sub.scale, product.bound * sub.scale)
-        found[sub.attributes] = own, sub
+            solution = Solution(product.factors, product.coefficient * sub.scale, product.bound * sub.scale)
+        solutions[sub.attributes] = solution, sub
 
-    return found
+    return solutions
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,11 +380,11 @@ class _Planner:
         totals = {key: self._totals(key, factor, weights) for key, factor in factors.items()}
         shares, _ = allocate([self._weighted(key, totals[key], weights) for key in factors], self.noise)
 
-        found, power = np.zeros(len(weights)), 1 / rooted(self.noise) - 1
+        variances, power = np.zeros(len(weights)), 1 / rooted(self.noise) - 1
         for key, share in zip(factors, shares, strict=True):
             for term, total in zip(self.demands.terms[key], totals[key], strict=True):
-                found[term.group] += total / share**power
-        return found / np.array([group.weight for group in self.demands.groups])
+                variances[term.group] += total / share**power
+        return variances / np.array([group.weight for group in self.demands.groups])
 
     def _weighted(self, key: Key, totals: Sequence[float], weights: Floats) -> float:
         return sum(weights[term.group] * total for term, total in zip(self.demands.terms[key], totals, strict=True))
@@ -392,9 +396,9 @@ class _Planner:
         variance at its levels and the square of the spreading weights.
         """
         sensitivity = math.prod(tree.squared_sensitivity(self.noise) for tree in trees.values())
-        return [own * sensitivity * self._spread_square(key[0], term, weights)
+        return [coefficient * sensitivity * self._spread_square(key[0], term, weights)
                 * math.prod(_summed(trees[place], term.levels[place]) for place in trees)
-                for own, term in zip(self.coefficients[key], self.demands.terms[key], strict=True)]  # fmt: skip
+                for coefficient, term in zip(self.coefficients[key], self.demands.terms[key], strict=True)]  # fmt: skip
 
     def trees(self, key: Key, weights: Floats) -> dict[int, TreeFactor]:
         """Return the strategies on the trees of a residual, by the position of their hierarchy.
@@ -405,15 +409,15 @@ class _Planner:
         """
         depths = self.demands.depths(key)
         places = [place for place, depth in enumerate(depths) if depth]
-        found: dict[int, TreeFactor] = {}
+        factors: dict[int, TreeFactor] = {}
         for _ in range(SWEEPS if len(places) > 1 else 1):
             for place in places:
                 spread = self.spreads(key[0], place, weights)[depths[place]] if place else None
-                levels = self._level_weights(key, place, found, weights)
+                levels = self._level_weights(key, place, factors, weights)
                 known = -1 if place else self.demands.known.get(key[0], -1)
-                found[place] = self._tree(place, depths[place], levels, spread, known)
+                factors[place] = self._tree(place, depths[place], levels, spread, known)
 
-        return found
+        return factors
 
     def _level_weights(self, key: Key, place: int, others: Mapping[int, TreeFactor], weights: Floats) -> list[float]:
         """Return ω_l of one hierarchy: the weights of the terms at its level, times their errors on all other axes.
@@ -421,11 +425,12 @@ class _Planner:
         A term counts with its group's weight, its coefficient, the variances of the other trees and the spreading
         weights.
         """
-        found = [0.0] * (self.demands.depths(key)[place] + 1)
-        for own, term in zip(self.coefficients[key], self.demands.terms[key], strict=True):
+        level_weights = [0.0] * (self.demands.depths(key)[place] + 1)
+        for coefficient, term in zip(self.coefficients[key], self.demands.terms[key], strict=True):
             rest = math.prod(_summed(tree, term.levels[other]) for other, tree in others.items() if other != place)
-            found[term.levels[place]] += weights[term.group] * own * rest * self._spread_square(key[0], term, weights)
-        return found
+            spread = self._spread_square(key[0], term, weights)
+            level_weights[term.levels[place]] += weights[term.group] * coefficient * rest * spread
+        return level_weights
 
     def _spread_square(self, names: AttributeSet, term: TreeTerm, weights: Floats) -> float:
         """Return Π Σ_v u_v² over the hierarchies of which a term needs only the total.
@@ -455,8 +460,8 @@ class _Planner:
         grid = _on_grid(levels)
         if (place, grid) not in self.shares:
             classes = self.tree_classes(place, len(grid) - 1)
-            own = best_precisions(classes, _off_grid(grid), self.starts.get((place, len(grid) - 1)))
-            self.shares[place, grid] = classes.tree.sums(spread_of(classes, own))
+            optimum = best_precisions(classes, _off_grid(grid), self.starts.get((place, len(grid) - 1)))
+            self.shares[place, grid] = classes.tree.sums(spread_of(classes, optimum))
 
         return self.shares[place, grid]
 
@@ -498,13 +503,13 @@ class _Planner:
         trees = {key: self.trees(key, weights) for key in self.demands.terms}
         values = [self._weighted(key, self._totals(key, tree, weights), weights) for key, tree in trees.items()]
         shares, error = allocate(values, self.noise)
-        made = [self._block(key, tree, share) for (key, tree), share in zip(trees.items(), shares, strict=True)]
-        blocks = Blocks.of(self.problem.workload.domain.axis_names, sorted(made, key=lambda one: len(one.attributes)))
+        blocks = [self._block(key, tree, share) for (key, tree), share in zip(trees.items(), shares, strict=True)]
+        blocks.sort(key=lambda block: len(block.attributes))
         bound, floor = self.bounds(weights) if self.noise == GAUSSIAN else (0.0, 0.0)
         return Plan(
             workload=self.problem.workload,
             mechanism=name,
-            blocks=blocks,
+            blocks=Blocks.of(self.problem.workload.domain.axis_names, blocks),
             error=error,
             bound=min(bound, error),
             notes=notes,
@@ -529,19 +534,20 @@ class _Planner:
         Plans measure each residual alone, at a cost that is the same for all leaves. With several hierarchies only the
         bound of these plans is known. `known` is the last level that needs no measurement.
         """
-        names = list(dict.fromkeys(own for own, _ in self.demands.terms))
-        tables = [self._tables(own, weights) for own in names]
-        every = [self.tree_classes(place, tree.depth) for place, tree in enumerate(self.demands.trees)]
-        if len(every) > 1:
-            single = (sum(product_bound(every, one) for one in table) for table in tables)
-            return math.fsum(map(math.sqrt, single)) ** 2, 0.0
+        sets = list(dict.fromkeys(names for names, _ in self.demands.terms))
+        tables = [self._tables(names, weights) for names in sets]  # the tables of each residual
+        classes = [self.tree_classes(place, tree.depth) for place, tree in enumerate(self.demands.trees)]
+        if len(classes) > 1:
+            of_residuals = [sum(product_bound(classes, table) for table in of_residual) for of_residual in tables]
+            return math.fsum(map(math.sqrt, of_residuals)) ** 2, 0.0
 
-        known = [self.demands.known.get(own, -1) for own in names]
+        known = [self.demands.known.get(names, -1) for names in sets]
         grams = [
-            [TreeGram(tuple(one), known=level) for one in table] for table, level in zip(tables, known, strict=True)
+            [TreeGram(tuple(table), known=level) for table in of_residual]
+            for of_residual, level in zip(tables, known, strict=True)
         ]
-        alone = math.fsum(math.sqrt(tree_bound(every[0], [gram])) for gram in grams) ** 2
-        return alone, min(tree_bound(every[0], grams), alone)
+        alone = math.fsum(math.sqrt(tree_bound(classes[0], [gram])) for gram in grams) ** 2
+        return alone, min(tree_bound(classes[0], grams), alone)
 
     def _tables(self, names: AttributeSet, weights: Floats) -> list[Floats]:
         """Return the Kronecker terms of a residual: weights by level of each tree, one table for each Gram matrix.
@@ -550,14 +556,14 @@ class _Planner:
         uniform weights.
         """
         solution, merged = self.solutions[names]
-        found: dict[str, Floats] = {}
+        tables: dict[str, Floats] = {}
         for term in self.demands.whole_terms(names):
             key = term.sub.signature()
             same = key == merged.signature()
             scale = solution.bound * term.sub.scale / merged.scale if same else _uniform_bound(term.sub)
-            own = found.setdefault(key, np.zeros([tree.depth + 1 for tree in self.demands.trees]))
-            own[term.levels] += weights[term.group] * scale
-        return list(found.values())
+            table = tables.setdefault(key, np.zeros([tree.depth + 1 for tree in self.demands.trees]))
+            table[term.levels] += weights[term.group] * scale
+        return list(tables.values())
 
     def notes(self, errors: Floats) -> tuple[str, ...]:
         """Return the error of every level at privacy cost 1, for the user."""
@@ -570,7 +576,7 @@ class _Planner:
     def level_name(self, group: LevelGroup) -> str:
         """Return the names of a group's levels."""
         pairs = zip(self.demands.hierarchies, group.levels, strict=True)
-        return " x ".join(own.names[level - 1] for own, level in pairs if level) or "without a level"
+        return " x ".join(hierarchy.names[level - 1] for hierarchy, level in pairs if level) or "without a level"
 
 
 def _on_grid(weights: Sequence[float]) -> Levels:
@@ -585,7 +591,7 @@ def _on_grid(weights: Sequence[float]) -> Levels:
 
 
 def _off_grid(grid: Levels) -> list[float]:
-    return [0.0 if own == NOWHERE else math.exp(own / GRID) for own in grid]
+    return [0.0 if step == NOWHERE else math.exp(step / GRID) for step in grid]
 
 
 def _summed(tree: TreeFactor, level: int) -> float:

@@ -126,14 +126,14 @@ def whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
     tools : Tools
     """
     yield "marginals of the sets", identity.plan(problem, ObjectiveOptions(), tools)
-    found = list[WeightedSets]()
+    measured_sets = list[WeightedSets]()
     with suppress(PlanError):  # an unsupported workload has the other plans
-        for label, made, sets in _marginal_plans(problem, tools):
-            found.append(sets)
-            yield label, made
+        for label, marginals, sets in _marginal_plans(problem, tools):
+            measured_sets.append(sets)
+            yield label, marginals
 
     with suppress(PlanError):
-        yield from _strategy_plans(problem, tools, found)
+        yield from _strategy_plans(problem, tools, measured_sets)
     yield from _hdmm_plans(problem, tools)
 
 
@@ -145,10 +145,10 @@ def best_of(plans: Sequence[tuple[str, Plan]], mechanism: str) -> Plan:
     plans : sequence of (str, Plan)
     mechanism : str
     """
-    label, made = min(plans, key=lambda one: one[1].error)
-    tried = "; ".join(f"{name} {one.rmse():.6g}" for name, one in plans)
-    note = f"pure ε: {label} has the least root mean square error at privacy cost 1 of: {tried}"
-    return replace(made, mechanism=mechanism, notes=(note, *made.notes))
+    label, best = min(plans, key=lambda described: described[1].error)
+    errors = "; ".join(f"{name} {plan.rmse():.6g}" for name, plan in plans)
+    note = f"pure ε: {label} has the least root mean square error at privacy cost 1 of: {errors}"
+    return replace(best, mechanism=mechanism, notes=(note, *best.notes))
 
 
 def _marginal_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, Plan, WeightedSets]]:
@@ -164,8 +164,9 @@ def _marginal_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[st
     starts = list[WeightedSets]()
     if len(spaces.names) <= MOST_MARGINALS:
         with suppress(PlanError):
-            own = hdmm.plan(problem, hdmm.Options(way="marginals"), tools)
-            yield "hdmm marginals", own, (start := _sets_of(own, spaces))
+            plan = hdmm.plan(problem, hdmm.Options(way="marginals"), tools)
+            start = _sets_of(plan, spaces)
+            yield "hdmm marginals", plan, start
             starts += [start] if all(map(allowed, start.marginals)) else []
 
     measured = MarginalSearch(spaces, allowed).search(starts)
@@ -173,7 +174,7 @@ def _marginal_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[st
 
 
 def _strategy_plans(
-    problem: PlanningProblem, tools: Tools, found: Sequence[WeightedSets]
+    problem: PlanningProblem, tools: Tools, earlier: Sequence[WeightedSets]
 ) -> Iterator[tuple[str, Plan]]:
     """Yield plans of marginals with a strategy for each attribute: from a search, and from marginals found before.
 
@@ -190,13 +191,13 @@ def _strategy_plans(
 
     spaces = first.traces
     allowed, every = _limits(problem, tools, spaces), (1 << len(spaces.names)) - 1
-    starts = [one for one in found if all(map(allowed, one.marginals))]
+    starts = [sets for sets in earlier if all(map(allowed, sets.marginals))]
     starts += [WeightedSets((every,), np.ones(1), math.inf)] if allowed(every) else []
     ends = [_alternate(first, MarginalSearch(spaces, allowed).search(starts), allowed)]
     ends += [_alternate(first, MarginalSearch(spaces, allowed).fitted(start.marginals), allowed) for start in starts]
     strategies, measured = min(ends, key=lambda end: end[1].error)
-    made = _plan(problem, tools, strategies.traces, measured, strategies.matrices)
-    yield "merged marginals of attribute strategies", made
+    plan = _plan(problem, tools, strategies.traces, measured, strategies.matrices)
+    yield "merged marginals of attribute strategies", plan
 
 
 def _alternate(
@@ -212,14 +213,15 @@ def _alternate(
 
 
 def _limits(problem: PlanningProblem, tools: Tools, spaces: ResidualTraces) -> _Allowed:
-    most = max(problem.workload.domain.cells_each([spaces.named(one) for one in spaces.sets]))
+    """Return the limits of marginals: MERGED_CELLS, more if a set of the workload has more, and those of memory."""
+    most = max(problem.workload.domain.cells_each([spaces.named(marginal) for marginal in spaces.sets]))
     return _Allowed(problem, spaces, min(max(most, MERGED_CELLS), tools.most_cells))
 
 
-def _sets_of(made: Plan, spaces: ResidualTraces) -> WeightedSets:
+def _sets_of(plan: Plan, spaces: ResidualTraces) -> WeightedSets:
     """Return the marginals of a plan that measures them with the same strategies everywhere."""
-    weights = np.asarray(made.blocks.share)
-    return WeightedSets(tuple(spaces.mask(names) for names in made.blocks.sets), weights / weights.sum(), math.inf)
+    weights = np.asarray(plan.blocks.share)
+    return WeightedSets(tuple(spaces.mask(names) for names in plan.blocks.sets), weights / weights.sum(), math.inf)
 
 
 def _plan(
@@ -267,10 +269,10 @@ def _separate_products(problem: PlanningProblem, tools: Tools) -> Plan:
         blocks = _wide_products(problem)
     else:
         union = implicit(problem.workload)
-        found = optimise_union(union, "laplace", tools.each, [(product,) for product in union.products])
+        strategy = optimise_union(union, "laplace", tools.each, [(product,) for product in union.products])
         blocks = [
             product_block(group.names, group.factors, share, LAPLACE)
-            for group, share in zip(found.groups, found.shares, strict=True)
+            for group, share in zip(strategy.groups, strategy.shares, strict=True)
         ]
 
     check_cells(blocks, tools, "products of the sets")
@@ -348,10 +350,10 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     separate = _bounded(problem) or problem.workload.domain.public_totals
     rooted = {} if separate or problem.noise == LAPLACE else weights_of_roots(problem.workload)
     if rooted and len(rooted) == len(demands.kind_of) == 1:
-        made = _plan_rooted(problem, tools, solve, rooted)
+        root_plan = _plan_rooted(problem, tools, solve, rooted)
         # near its bound: no other plan needs to be searched
-        if made.error <= made.floor * (1 + NEARLY):
-            return made
+        if root_plan.error <= root_plan.floor * (1 + NEARLY):
+            return root_plan
 
     whole, least = None if separate else _plan_axis(problem, tools), 0.0
     listed = None if separate or whole is not None else _listed(problem, tools)
@@ -388,7 +390,8 @@ def _plan_split(
         return _plan_unweighted(problem, tools, solve, sets, options.seconds)
 
     searched = _search_weights(problem, demands, options.seconds, tools.store)
-    weights = {name: own for name, own in _weights(demands, searched).items() if name not in _bounded(problem)}
+    bounded = _bounded(problem)
+    weights = {name: of_axis for name, of_axis in _weights(demands, searched).items() if name not in bounded}
     plans = list[Plan]()
     if weights:
         with suppress(PlanError):  # strategies of integers may not have these weights
@@ -403,11 +406,11 @@ def _plan_split(
         plans.append(_plan_weights(problem, tools, solve, NO_WEIGHTS, sets))
     if rooted:
         plans.append(_plan_weights(problem, tools, solve, {**weights, **rooted}, sets))
-    made = _best_plan(problem, tools, plans)
-    notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
+    best = _best_plan(problem, tools, plans)
+    notes = (*best.notes, *_remarks(searched)) if best.accuracy.weights else best.notes
     notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor, problem.noise))
 
-    return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
+    return replace(best, stationary=searched.stationary, floor=min(searched.floor, best.error), notes=notes)
 
 
 def _plan_axis(problem: PlanningProblem, tools: Tools) -> Plan | None:
@@ -415,10 +418,10 @@ def _plan_axis(problem: PlanningProblem, tools: Tools) -> Plan | None:
     if problem.noise != LAPLACE or hdmm.wide_axis(problem) is None:
         return None
     with suppress(PlanError):
-        made = hdmm.plan(problem, hdmm.Options(way="explicit"), tools)
+        explicit = hdmm.plan(problem, hdmm.Options(way="explicit"), tools)
         least = whole_bound(problem.workload) * variance_factor(problem.noise)
-        notes = (*made.notes, _note("axis", least, problem.noise))
-        return replace(made, mechanism=NAME, floor=min(least, made.error), notes=notes)
+        notes = (*explicit.notes, _note("axis", least, problem.noise))
+        return replace(explicit, mechanism=NAME, floor=min(least, explicit.error), notes=notes)
     return None
 
 
@@ -437,8 +440,8 @@ def _listed(problem: PlanningProblem, tools: Tools) -> RowSpaceProblem | None:
     least = 1 if listed else LISTED_CELLS
     fits = (listed or len(names) > 1) and least < workload.domain.cells(names) <= tools.most_cells
     countable = math.prod(workload.domain[name].largest_part for name in names) <= MOST_PARTS
-    found = RowSpaceProblem.of(workload) if fits and countable else None
-    return found if found is not None and found.is_joint else None
+    problem_of_rows = RowSpaceProblem.of(workload) if fits and countable else None
+    return problem_of_rows if problem_of_rows is not None and problem_of_rows.is_joint else None
 
 
 def _has_conditions_alone(part: WorkloadPart) -> bool:
@@ -479,8 +482,9 @@ def _plan_listed(problem: PlanningProblem, solve: Solve, listed: RowSpaceProblem
 
 def _plan_rooted(problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights]) -> Plan:
     """Return the plan of queries on one wide attribute that have a root, which needs no search."""
-    made, least = _plan_weights(problem, tools, solve, weights, []), whole_bound(problem.workload)
-    return replace(made, floor=min(least, made.error), notes=(*made.notes, _note("axis", least, problem.noise)))
+    root_plan, least = _plan_weights(problem, tools, solve, weights, []), whole_bound(problem.workload)
+    notes = (*root_plan.notes, _note("axis", least, problem.noise))
+    return replace(root_plan, floor=min(least, root_plan.error), notes=notes)
 
 
 def _bounded(problem: PlanningProblem) -> set[str]:
@@ -497,19 +501,19 @@ def _plan_unweighted(
     over all cells, under Gaussian noise, is that of any mechanism; otherwise `exact_floor` gives one.
     """
     split = _plan_weights(problem, tools, solve, {}, sets)
-    made = _best_plan(problem, tools, [split])
+    best = _best_plan(problem, tools, [split])
     whole = len(split.blocks) == 1 and split.blocks[0].joint and problem.noise != LAPLACE
     least = split.bound if whole else exact_floor(problem.workload, seconds=seconds) * variance_factor(problem.noise)
-    notes = (*made.notes, _note("optimum", least, problem.noise))
-    return replace(made, stationary=0.0, floor=min(least, made.error), notes=notes)
+    notes = (*best.notes, _note("optimum", least, problem.noise))
+    return replace(best, stationary=0.0, floor=min(least, best.error), notes=notes)
 
 
 def _best_plan(problem: PlanningProblem, tools: Tools, plans: Sequence[Plan]) -> Plan:
     """Return the plan of least error among given ones and, for Laplace noise, those that measure marginals whole."""
     if problem.noise != LAPLACE or _bounded(problem) or problem.workload.domain.public_totals:
-        return min(plans, key=lambda one: one.error)
-    residual = sorted(plans, key=lambda one: one.error)[:1]
-    return best_of([*(("residuals", made) for made in residual), *whole_plans(problem, tools)], NAME)
+        return min(plans, key=lambda plan: plan.error)
+    best_of_residuals = sorted(plans, key=lambda plan: plan.error)[:1]  # empty if no plan of residuals is possible
+    return best_of([*(("residuals", plan) for plan in best_of_residuals), *whole_plans(problem, tools)], NAME)
 
 
 def _search_weights(
@@ -525,10 +529,10 @@ def _search_weights(
     if known is not None:
         return known
 
-    few = pooled(demands)
-    curve = along_curve(few, problem.noise)
-    found = search(few, problem.noise, curve, seconds)
-    searched = replace(found, floor=_floor(problem, demands, curve, seconds, found.value**2))
+    of_few_families = pooled(demands)
+    curve = along_curve(of_few_families, problem.noise)
+    searched = search(of_few_families, problem.noise, curve, seconds)
+    searched = replace(searched, floor=_floor(problem, demands, curve, seconds, searched.value**2))
     if store and seconds == math.inf:  # a search ended by time is not reproducible
         store.put(searched.pack(), *key)
 
@@ -546,11 +550,11 @@ def _floor(
     problem. The kinds are the keys of `FLOORS`.
     """
     workload, kind = problem.workload, _kind_of_floor(problem, demands)
-    if kind == "known":  # the domain has known totals, for which no bound is known
+    if kind == "known":  # beside public or bounded totals no bound has been derived
         return 0.0
     if problem.noise == LAPLACE:
-        few = along_curve(pooled(demands))
-        return variance_factor(LAPLACE) * _floor(PlanningProblem(workload), demands, few, seconds)
+        gaussian_curve = along_curve(pooled(demands))
+        return variance_factor(LAPLACE) * _floor(PlanningProblem(workload), demands, gaussian_curve, seconds)
     if kind == "optimum":
         return exact_floor(workload, seconds=seconds)
     if kind == "values":
@@ -632,12 +636,13 @@ def _plan_weights(
     solved, notes = solve_residuals(problem, tools, solve, weights=weights)
     taken: set[AttributeSet] = set()
     for names in sets:
-        separate = [one for space in subsets(names) if space not in taken and (one := solved.get(space)) is not None]
+        solutions = [solved.get(space) for space in subsets(names) if space not in taken]
+        separate = [solution for solution in solutions if solution is not None]
         if len(separate) < 2:
             continue
         joined = joint_spaces(problem.workload, names, taken, weights)
         whole = joined.solved(solve, problem.noise)
-        split = sum(_root_error(one, problem.noise) for one in separate)
+        split = sum(_root_error(solution, problem.noise) for solution in separate)
         if whole is not None and _root_error(whole, problem.noise) < split * (1 - GAINS):
             solved = solved.replace_spaces(names, joined.spanned, whole)
             taken, notes = taken | joined.spanned, (*notes, f"measured unsplit: {', '.join(names)}")

@@ -250,9 +250,9 @@ class AdaptiveOptions(Settings):
     def from_exact(cls, options: Mapping[str, str]) -> Self:
         """Return the options that were written to plan.json; options that did not exist then have their defaults."""
         published = options.get("published") == str(True)
-        given = {name: text for name, text in options.items() if cls.fixed.get(name) != text}
+        texts = {name: text for name, text in options.items() if cls.fixed.get(name) != text}
         return cls.model_validate(
-            {name: _parse_exact(text) for name, text in given.items() if name in cls.with_published or not published}
+            {name: _parse_exact(text) for name, text in texts.items() if name in cls.with_published or not published}
         )
 
     @model_validator(mode="after")
@@ -266,6 +266,7 @@ class AdaptiveOptions(Settings):
 
 
 def _parse_exact(text: str) -> int | bool | str | list[Any]:
+    """Return the value of an option from its text in plan.json: a list, a name, or a number or truth value."""
     if text.startswith("["):
         return list(json.loads(text))
     return text if text.isalpha() and text not in ("True", "False") else json.loads(text.lower())
@@ -330,7 +331,8 @@ def _revision(setting: Setting) -> dict[str, int]:
     schedule = setting.schedule
     if not isinstance(schedule, BatchedSchedule) or schedule.revision == 1 or not setting.weights:
         return {}
-    effective = {replace(schedule, revision=one).effective_pairs(setting.weights) for one in (1, schedule.revision)}
+    revisions = (1, schedule.revision)
+    effective = {replace(schedule, revision=number).effective_pairs(setting.weights) for number in revisions}
     differs = bool(setting.law_degrees or schedule.leading(setting.weights)) or len(effective) > 1
     return {REVISION: schedule.revision} if differs else {}
 
@@ -387,20 +389,21 @@ def read_adaptive_plan(
             raise ValueError("an unknown version")
 
         budget = replace(problem.budget, amount=float(Fraction(content["beta"])))
-        made = plan(replace(problem, budget=budget), options.from_exact(content["options"]))
-        if made.mechanism != content["mechanism"]:
+        read = plan(replace(problem, budget=budget), options.from_exact(content["options"]))
+        if read.mechanism != content["mechanism"]:
             raise ValueError("the plan of another mechanism")
 
-        by_strategy = {} if content["version"] == VERSION else made.setting.strategies
-        by_queries = made.setting.queries if content["version"] == BY_QUERIES else None
-        above = made.setting.above if content.get(COARSER) else {}
-        setting = replace(made.setting, strategies=by_strategy, queries=by_queries, above=above)
-        made = replace(made, stored=content, setting=setting, estimating=replace(made.estimating, above=above))
+        # older versions measure 1-ways by cells, score listed queries on cells, and have no coarser candidates
+        by_strategy = {} if content["version"] == VERSION else read.setting.strategies
+        by_queries = read.setting.queries if content["version"] == BY_QUERIES else None
+        above = read.setting.above if content.get(COARSER) else {}
+        setting = replace(read.setting, strategies=by_strategy, queries=by_queries, above=above)
+        read = replace(read, stored=content, setting=setting, estimating=replace(read.estimating, above=above))
         if REVISION not in content:
-            made = replace(made, setting=_before_revision(setting), estimating=_before_revision(made.estimating))
-        made.first_decision()
+            read = replace(read, setting=_before_revision(setting), estimating=_before_revision(read.estimating))
+        read.first_decision()  # raises ValueError if the stored one does not fit
 
-        return made
+        return read
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
         raise JobError("run directory", f"the plan in {folder} is damaged, of another job, or of an unknown version",
                        "the plan as the run wrote it", "restore it, or start a new run") from None  # fmt: skip

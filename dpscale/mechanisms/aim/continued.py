@@ -85,17 +85,17 @@ class EarlierState:
         If groups changed, the residual is lifted as the module says, and its precision multiplied by tr(HᵀH) per
         dimension (`share`).
         """
-        found = list[tuple[AttributeSet, Floats, float]]()
+        lifted = list[tuple[AttributeSet, Floats, float]]()
         for names, value in self.residuals.values.items():
             precision = self.residuals.precision(names)
             if any(self.groups[name] != groups[name] for name in names):
-                old, new = ([own[name] for name in names] for own in (self.groups, groups))
+                old, new = ([groups_of[name] for name in names] for groups_of in (self.groups, groups))
                 value, share = lift_residual(value, self.fit.marginal(names), old, new)
                 precision *= share
             if precision > 0:
-                found.append((names, value, precision))
+                lifted.append((names, value, precision))
 
-        return Residuals({name: group.count for name, group in groups.items()}).updated(found)
+        return Residuals({name: group.count for name, group in groups.items()}).updated(lifted)
 
     def state(
         self, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None = None
@@ -113,9 +113,9 @@ class EarlierState:
         return replace(begun, earlier=self.beta if self.residuals.values else Fraction(0))
 
 
-def common_refinement(one: Groups, other: Groups) -> Groups:
+def common_refinement(first: Groups, second: Groups) -> Groups:
     """Return the coarsest groups of which both partitions of the cells are unions."""
-    return Groups(one.size, tuple(sorted({*one.starts, *other.starts})))
+    return Groups(first.size, tuple(sorted({*first.starts, *second.starts})))
 
 
 def lift_residual(value: Floats, model: Floats, old: Sequence[Groups], new: Sequence[Groups]) -> tuple[Floats, float]:
@@ -131,13 +131,15 @@ def lift_residual(value: Floats, model: Floats, old: Sequence[Groups], new: Sequ
         Groups of each axis; `new` refines `old`.
     """
     fine = coarsened(model, list(new))
-    believed = center(fine, range(fine.ndim))
-    sums = [_sums(a, b) for a, b in zip(old, new, strict=True)]
-    centred = [center(one, (0, 1)) for one in sums]
-    rest = value - center(_apply(fine - believed, sums), range(value.ndim)) - _apply(believed, centred)
-    lifted = believed + _apply(rest, [np.asarray(np.linalg.pinv(one)) for one in centred])
-    dimension = math.prod(one.count - 1 for one in new)
-    trace = math.prod(float((one**2).sum()) for one in centred)
+    estimate = center(fine, range(fine.ndim))  # x of the model, over the new groups
+    sums = [_sums(before, after) for before, after in zip(old, new, strict=True)]
+    centred = [center(matrix, (0, 1)) for matrix in sums]  # H, a factor for each axis
+
+    # y − Hx, less what the means of the model add, because the old groups have unequal numbers of new ones
+    rest = value - center(_apply(fine - estimate, sums), range(value.ndim)) - _apply(estimate, centred)
+    lifted = estimate + _apply(rest, [np.asarray(np.linalg.pinv(matrix)) for matrix in centred])
+    dimension = math.prod(groups.count - 1 for groups in new)
+    trace = math.prod(float((matrix**2).sum()) for matrix in centred)
 
     return center(lifted, range(lifted.ndim)), trace / dimension if dimension else 0.0
 
@@ -150,6 +152,7 @@ def _sums(old: Groups, new: Groups) -> Floats:
 
 
 def _apply(values: Floats, matrices: Sequence[Floats]) -> Floats:
+    """Return an array multiplied by a matrix along every axis."""
     for axis, matrix in enumerate(matrices):
         values = np.moveaxis(np.tensordot(values, matrix, axes=(axis, 1)), -1, axis)
     return values
@@ -184,11 +187,11 @@ def pack(evidence: Any, workload: Workload, costs: Instalments, plan: Path | Non
         "counts": {name: state.counts[name].variance for name in names},
         "strategies": {name: strategy.digest for name, strategy in state.setting.strategies.items()},
         "groups": {name: [group.size, *group.starts] for name, group in state.groups.items()},
-        "residuals": [[list(one), state.residuals.precision(one)] for one in sets],
-        "by_cell": sorted(list(one) for one in evidence.by_cell),
+        "residuals": [[list(residual_set), state.residuals.precision(residual_set)] for residual_set in sets],
+        "by_cell": sorted(list(residual_set) for residual_set in evidence.by_cell),
     }
     arrays = {f"count{number}": state.counts[name].values for number, name in enumerate(names)}
-    arrays |= {f"residual{number}": state.residuals.values[one] for number, one in enumerate(sets)}
+    arrays |= {f"residual{number}": state.residuals.values[residual_set] for number, residual_set in enumerate(sets)}
     packed = io.BytesIO()
     np.savez(packed, **arrays)  # type: ignore[arg-type]
 

@@ -124,13 +124,13 @@ class ResidualRequest:
         return center(measured / (self.draw.multiplier * self.cells), range(measured.ndim))
 
 
-def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool, own: Factor | None = None) -> Block:
+def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool, strategy: Factor | None = None) -> Block:
     """Return the strategy of a request: the given one, the identity, or the centred marginal times its cells.
 
     The strategy of a residual is n I − 11ᵀ along every axis, which centres and multiplies by the number of cells.
     """
-    if own is not None:
-        return Block(names, (own,), 1.0)
+    if strategy is not None:
+        return Block(names, (strategy,), 1.0)
     make = identity_factor if by_cell else center_factor
     return Block(names, tuple(make(grouping.count) for grouping in groups), 1.0)
 

@@ -374,10 +374,10 @@ def _coarse(model: GraphicalModel, groups: Mapping[str, Groups], names: Attribut
     """
     table = model.coarse_marginal(names)
     for axis, name in enumerate(names):
-        own, wanted = model.groups[name], groups[name]
-        if own != wanted:
+        of_model, wanted = model.groups[name], groups[name]
+        if of_model != wanted:
             within = np.add.reduceat(model.calibrated.within[name], wanted.starts)
-            labels = own.labels[list(wanted.starts)]
+            labels = of_model.labels[list(wanted.starts)]  # group of the model that contains each wanted one
             shares = within.reshape([-1 if i == axis else 1 for i in range(len(names))])
             table = table.take(labels, axis=axis) * shares
     return np.asarray(table)
@@ -396,11 +396,11 @@ def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals)
 
     A residual is a marginal measured by the centring along every axis.
     """
-    found = [_of_cells(name, *noisy.linear_form()) for name, noisy in counts.items()]
+    observations = [_of_cells(name, *noisy.linear_form()) for name, noisy in counts.items()]
     for names, values in residuals.values.items():
         inside = tuple(groups[name] for name in names)
-        centring = tuple(np.eye(one.count) - 1 / one.count for one in inside)
-        found.append(
+        centring = tuple(np.eye(group.count) - 1 / group.count for group in inside)
+        observations.append(
             Observed(
                 attributes=names,
                 groups=inside,
@@ -409,4 +409,4 @@ def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals)
                 variance=1 / residuals.precision(names),
             )
         )
-    return found
+    return observations

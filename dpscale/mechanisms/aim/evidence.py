@@ -63,9 +63,12 @@ class AdaptiveEvidence:
     @cached_property
     def by_cell(self) -> frozenset[AttributeSet]:
         """Residuals that some round of any release measured over all cells."""
-        own = frozenset(request.names for decision, _ in self.taken for request in decision.requests
-                        if all(grouping.count == grouping.size for grouping in request.groups))  # fmt: skip
-        return own if self.earlier is None else own | self.earlier.by_cell
+        measured = set[AttributeSet]()
+        for decision, _ in self.taken:
+            for request in decision.requests:
+                if all(grouping.count == grouping.size for grouping in request.groups):
+                    measured.add(request.names)
+        return frozenset(measured if self.earlier is None else measured | self.earlier.by_cell)
 
     def measurements(self) -> list[Observed]:
         """Return 1-ways over cells, and residuals over groups, each averaged over the rounds."""
@@ -91,6 +94,7 @@ class AdaptiveEvidence:
 
     @cached_property
     def _belief(self) -> EntropyEstimates:
+        """Local maximum entropy tables of all decisions."""
         state, estimator = self._state(self.estimating), self.estimating.estimator
         assert isinstance(estimator, EntropyEstimator)
         return estimator.fit(state.counts, state.groups, state.residuals, self.estimating.candidates)
@@ -100,7 +104,10 @@ class AdaptiveEvidence:
         return self._state(self.estimating)
 
     def _state(self, setting: Setting) -> AimState:
-        """Return the state after all rounds, for its estimates only."""
+        """Return the state after all rounds with the estimator of a setting, for its estimates only.
+
+        The groups are those of the second decision, if there is one, since they were chosen before it.
+        """
         (first, values), *later = self.taken
         state = begin(setting, first, values, later[0][0].groups if later else None, self.earlier)
         for decision, values_of in later:

@@ -369,7 +369,7 @@ def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[Att
 
 def count_uninformative(moved: Iterable[float], noise: Iterable[float], patience: float) -> int:
     """Return the number of measurements that changed the estimates by no more than `patience` times their noise."""
-    return sum(one <= patience * other for one, other in zip(moved, noise, strict=True))
+    return sum(change <= patience * expected for change, expected in zip(moved, noise, strict=True))
 
 
 MOST_CANDIDATES = 4 * 10**6  # about 2 GB in the driver; all pairs of 2,828 attributes
@@ -444,7 +444,10 @@ class Setting:
     @cached_property
     def names(self) -> AttributeSet:
         """Attributes of any target and the levels above them, in the order of `sizes`."""
-        used = {one for names in self.targets for name in names for one in (name, *self.above.get(name, ()))}
+        used = set[str]()
+        for names in self.targets:
+            for name in names:
+                used.update((name, *self.above.get(name, ())))
         return tuple(name for name in self.sizes if name in used)
 
     @cached_property
@@ -566,8 +569,8 @@ class Setting:
         """Return the sets with the fewest cells, in order: at most `most`, with MOST_LARGER_CELLS in total."""
         cells = {names: self._product(names) for names in larger}
         fewest = sorted(larger, key=cells.__getitem__)[:most]
-        chosen = {names for names, sofar in zip(fewest, accumulate(cells[names] for names in fewest), strict=True)
-                if sofar <= MOST_LARGER_CELLS}  # fmt: skip
+        totals = accumulate(cells[names] for names in fewest)
+        chosen = {names for names, total in zip(fewest, totals, strict=True) if total <= MOST_LARGER_CELLS}
         return tuple(names for names in larger if names in chosen)
 
     @property
@@ -599,12 +602,12 @@ class Setting:
         Levels above a level of a hierarchy belong to the target too; a set has at most one level of each.
         """
         least = self.schedule.sizes(len(self.names))[0]
-        ordered = self.ordered([one for name in target for one in (name, *self.above.get(name, ()))])
-        found = chain.from_iterable(combinations(ordered, size) for size in range(least, self._most + 1))
-        return found if len(ordered) == len(target) else (names for names in found if not self._has_two_levels(names))
+        ordered = self.ordered([level for name in target for level in (name, *self.above.get(name, ()))])
+        sets = chain.from_iterable(combinations(ordered, size) for size in range(least, self._most + 1))
+        return sets if len(ordered) == len(target) else (names for names in sets if not self._has_two_levels(names))
 
     def _has_two_levels(self, names: AttributeSet) -> bool:
-        return any(one in names for name in names for one in self.above.get(name, ()))
+        return any(level in names for name in names for level in self.above.get(name, ()))
 
     @cached_property
     def weights(self) -> dict[AttributeSet, int]:

@@ -132,12 +132,12 @@ class AimState:
     @property
     def _open_degrees(self) -> list[int]:
         """Degrees of which laws may still be selected: no selection was empty, and steps are left."""
-        taken = [(note.law_degree, note.chosen) for note in self.rounds if note.law_degree]
-        return [
-            degree
-            for degree in self.laws
-            if (degree, ((),)) not in taken and sum(own == degree for own, _ in taken) < LAW_STEPS
-        ]
+        open_degrees = []
+        for degree in self.laws:
+            selections = [note.chosen for note in self.rounds if note.law_degree == degree]
+            if ((),) not in selections and len(selections) < LAW_STEPS:
+                open_degrees.append(degree)
+        return open_degrees
 
     @property
     def available(self) -> Fraction:
@@ -313,7 +313,7 @@ class AimState:
         1-ways and of laws leave the step as it is.
         """
         after = replace(self.updated(decision, values), previous=self.fit)
-        if not decision.measured:
+        if not decision.measured:  # nothing changed, so the cached estimates are those before
             vars(after)["fit"] = self.fit
         costs = _costs_of(self, decision.chosen, decision.step)
         effects = [_effect(self, after, names, costs) if names else (0.0, 0.0) for names in decision.chosen]
@@ -446,15 +446,15 @@ def state_before_rounds(
     )
     offered = tuple(names for names in offered if not setting.estimator.determined_over_groups(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
-    made: AimState = (setting.state or AimState)(setting, counts, groups, residuals, left, step, offered)
+    state: AimState = (setting.state or AimState)(setting, counts, groups, residuals, left, step, offered)
 
-    return replace(made, laws=_possible_laws(setting, groups, total_of(counts))) if setting.laws else made
+    return replace(state, laws=_possible_laws(setting, groups, total_of(counts))) if setting.laws else state
 
 
 def _possible_laws(setting: Setting, groups: Mapping[str, Groups], total: float) -> dict[int, tuple[AttributeSet, ...]]:
     """Return the laws of each degree that a step measures precisely enough, without degrees that have none."""
-    found = {degree: _precise_laws(setting, degree, groups, total, sets) for degree, sets in setting.laws.items()}
-    return {degree: sets for degree, sets in found.items() if sets}
+    precise = {degree: _precise_laws(setting, degree, groups, total, sets) for degree, sets in setting.laws.items()}
+    return {degree: sets for degree, sets in precise.items() if sets}
 
 
 def _precise_laws(
@@ -477,8 +477,8 @@ def _precise_laws(
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
     """Return a function that gives the noise of an even step on a set, L1 over records."""
-    one = NOISE_L1 * deviation(setting.first_step, setting.rows_per_unit) / total if setting.candidates else 0.0
-    return lambda names: one * math.prod(groups[name].count for name in names)
+    of_cell = NOISE_L1 * deviation(setting.first_step, setting.rows_per_unit) / total if setting.candidates else 0.0
+    return lambda names: of_cell * math.prod(groups[name].count for name in names)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -487,7 +487,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def choose_groups(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
     """Return the groups of every attribute for the noise of a first measurement."""
-    runs = {name: one for name in counts if (one := setting.runs(name)) is not None}
+    runs = {name: runs_of for name in counts if (runs_of := setting.runs(name)) is not None}
     return setting.estimator.groups(counts, deviation(setting.first_step, setting.rows_per_unit), runs)
 
 
@@ -520,11 +520,12 @@ def _one_left(state: AimState) -> bool:
 def _effects(state: AimState) -> tuple[list[float], list[float]]:
     """Return the changes of the estimates by all measurements except 1-ways, and their expected noise."""
     others = [note for note in state.rounds if not note.is_one_way and not note.law_degree]
-    return [one for note in others for one in note.moved], [one for note in others for one in note.expected_noise]
+    moved = [change for note in others for change in note.moved]
+    return moved, [noise for note in others for noise in note.expected_noise]
 
 
 def _one_way_share(state: AimState) -> Fraction:
-    """Return the share of the remaining budget for repeated 1-ways after an uninformative round.
+    """Return the share of the remaining budget for repeated 1-ways after an uninformative round; 0 for none.
 
     It is 1 if measurements are almost certainly uninformative and one measurement would spend all of the rest.
 
@@ -535,7 +536,7 @@ def _one_way_share(state: AimState) -> Fraction:
         return Fraction(0)
 
     total = total_of(state.counts)
-    noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
+    noise = [NOISE_L1 * math.sqrt(counts.variance) * len(counts.values) / total for counts in state.counts.values()]
     share = state.setting.schedule.one_way_share(*_effects(state), _mean(noise))
     if _one_left(state) and _allows_empty(state) and share >= SURE:
         return Fraction(1)

@@ -41,20 +41,20 @@ def sets_of(families: Families | str, setting: Setting) -> tuple[AttributeSet, .
         raise PlanError(FIELD, f"{families!r}, a file, outside a job", "a list of families", "list the families")
     # names as they are take precedence over those of identifiers
     names = dict(zip(identifiers(setting.sizes), setting.sizes, strict=True)) | {name: name for name in setting.sizes}
-    for name in (one for family in families for one in family):
+    for name in (name for family in families for name in family):
         if name not in names:
             raise PlanError(FIELD, f"the attribute {name!r}", "attributes of the domain", nearest(name, list(names)))
     if any(not family or len(set(family)) < len(family) for family in families):
         raise PlanError(FIELD, "a family that is empty or repeats a name", "an attribute, then its parents",
                         "remove it")  # fmt: skip
 
-    candidates, found = set(setting.candidates), list[AttributeSet]()
+    candidates, named = set(setting.candidates), list[AttributeSet]()
     for family in families:
         child, *parents = [names[name] for name in family]
         whole = setting.ordered([child, *parents])
         # else the edges of the family
-        found += [whole] if whole in candidates else [setting.ordered([child, parent]) for parent in parents]
-    chosen = tuple(dict.fromkeys(one for one in found if len(one) > 1 and one in candidates))
+        named += [whole] if whole in candidates else [setting.ordered([child, parent]) for parent in parents]
+    chosen = tuple(dict.fromkeys(candidate for candidate in named if len(candidate) > 1 and candidate in candidates))
     if families and not chosen:
         raise PlanError(FIELD, "a structure without a candidate", "an edge between attributes of one set of the "
                         "workload", "add such a set, or leave it out")  # fmt: skip
