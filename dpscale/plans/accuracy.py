@@ -3,6 +3,9 @@
 The variance of a query is then the sum over its pieces. For a product query q = ⊗ q_i it is
     Σ_τ scale_τ · Π over τ of q_iᵀ (K_iᵀK_i)⁺ q_i · Π outside τ of (mean of q_i)²,
 which is an outer product over the axes for all queries of a family at once, unless the strategy is joint.
+
+A *piece* of a query on a residual τ is the query averaged over the axes outside τ and centred along those inside. A
+*joint* strategy has one factor K on all cells of several attributes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
 """Accuracy of a plan: its interface, and that of strategies that mix residuals, HDMM's products and their unions.
 
 A query is the sum of its pieces on residual spaces (see `dpscale.workload.residual`). It is in the span if every
-nonzero piece is. Its subclasses compute its variance from the noise.
+nonzero piece is. Subclasses of `Accuracy` compute its variance from the noise.
+
+A residual is named by its set of attributes (`residual_set`). A block measures the residuals inside its attributes; a
+*joint* block has one factor on all its cells. Where cells are *merged*, queries and strategies are on classes of cells
+(`workload.merging`), and `blocks.merged` is the mapping to them.
 
 *Mixed residuals.* Block b estimates the marginal of its attributes with covariance u_b ⊗ S_i, S_i = (K_iᵀK_i)⁻¹. A
 residual τ that several blocks estimate is averaged with weights w_bτ that sum to 1, so the answer to a query q and its
@@ -117,14 +121,15 @@ class Accuracy(ABC):
     @cached_property
     def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:
         """Estimator of every residual that is measured or follows from a public total."""
-        found = residual_estimators(self.blocks, self.variances, self._spread_ratio, self._factors, self._whole_in)
-        return KnownResiduals(self.domain, found) if self.domain.public_totals else found
+        measured = residual_estimators(self.blocks, self.variances, self._spread_ratio, self._factors, self._whole_in)
+        return KnownResiduals(self.domain, measured) if self.domain.public_totals else measured
 
     def complete_sets(self) -> Iterator[AttributeSet]:
         """Yield the residuals of which every cell can be estimated: not those of attributes with merged cells."""
-        merged = () if self.blocks.merged is None else self.blocks.merged.classes
-        return (subset for subset, residual in self.residuals.items()
-                if residual.spans_all and not any(name in merged for name in subset))  # fmt: skip
+        merged_attributes = () if self.blocks.merged is None else self.blocks.merged.classes
+        for residual_set, estimator in self.residuals.items():
+            if estimator.spans_all and not any(name in merged_attributes for name in residual_set):
+                yield residual_set
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
@@ -160,6 +165,7 @@ class Accuracy(ABC):
             (residual_set, piece(values[0], [ordered.index(name) for name in residual_set], profiles=profiles))
             for residual_set in subsets(ordered)
         ]
+        # not `>`, so that a piece that is not a number counts as nonzero
         nonzero = tuple((residual_set, part) for residual_set, part in pieces if not np.abs(part).max() <= least)
         self._check_span(nonzero)
 
@@ -304,6 +310,7 @@ class Accuracy(ABC):
         return merged
 
     def _check_span(self, pieces: Sequence[tuple[AttributeSet, Floats]]) -> None:
+        """Raise PlanError unless the row space of each residual's strategy contains the piece."""
         for residual_set, part in pieces:
             if residual_set not in self.residuals or not self.residuals[residual_set].spans(part):
                 raise out_of_span(residual_set)
@@ -402,12 +409,12 @@ class CoupledResiduals(Accuracy):
         queries sum over the others. Errors are compared at the planned variances, and a block must be better by the
         fraction GAIN.
         """
-        containing = [index for index in self._separate if varying <= set(self.blocks[index].attributes)]
-        if not containing:
+        able = [index for index in self._separate if varying <= set(self.blocks[index].attributes)]
+        if not able:
             return None
 
         planned = replace(self, variances=self.blocks.unit_variances.tolist())
-        best, least = min(((index, error(planned.alone(index))) for index in containing), key=itemgetter(1))
+        best, least = min(((index, error(planned.alone(index))) for index in able), key=itemgetter(1))
         return best if least < error(planned) * (1 - GAIN) else None
 
     @cached_property
@@ -436,6 +443,7 @@ class CoupledResiduals(Accuracy):
         return {}
 
     def _answering(self, source: int | None) -> CoupledResiduals:
+        """Return the accuracy of the block that answers alone (`source`), or that of all blocks together."""
         return self if source is None else self.alone(source)
 
     def variance_of(self, query: SpannedQuery) -> float:
@@ -483,7 +491,7 @@ class CoupledResiduals(Accuracy):
 
         return total + math.fsum(self._error_of_products(*group) for group in products.items())
 
-    def _error_of_products(self, attributes: AttributeSet, given: Sequence[tuple[float, WorkloadPart]]) -> float:
+    def _error_of_products(self, attributes: AttributeSet, parts: Sequence[tuple[float, WorkloadPart]]) -> float:
         """Return the sum of weight · variance of sets of products with the same attributes.
 
         A set is answered from the average of all blocks, or from the best block alone if that is planned to be better
@@ -494,21 +502,21 @@ class CoupledResiduals(Accuracy):
         (infinite error).
         """
         sizes, products = self.domain.shape(attributes), []
-        for _, part in given:
+        for _, part in parts:
             families_and_sizes = zip(self.blocks.part(part).families(attributes), sizes, strict=True)
             products.append(dict(zip(attributes, families_and_sizes, strict=True)))
         average, alone = product_errors(self.blocks, products, self._block_weights(attributes), self.averagings)
         errors, planned = average @ np.asarray(self.variances), average @ self.blocks.unit_variances
 
         if self._separate:
-            varying = [self._varying(part, attributes) for _, part in given]
+            varying = [self._varying(part, attributes) for _, part in parts]
             contains = [[names <= set(block.attributes) for block in self.blocks] for names in varying]
             planned_alone = np.where(contains, alone * self.blocks.unit_variances, np.inf)
             best = planned_alone.argmin(axis=1)
             rows = np.arange(len(best))
             better = planned_alone[rows, best] < planned * (1 - GAIN)
             errors = np.where(better, alone[rows, best] * np.asarray(self.variances)[best], errors)
-        return float(np.array([weight for weight, _ in given]) @ errors)
+        return float(np.array([weight for weight, _ in parts]) @ errors)
 
     def _block_weights(self, attributes: AttributeSet) -> Floats:
         """Return the weights w_bτ of each block b in the estimates of residuals τ of a set, shape (blocks, 2, 2, …).
@@ -679,9 +687,9 @@ class CoupledResiduals(Accuracy):
         """
         total = np.zeros(len(queries))
         for index, block, weights in self._contributions(attributes):
-            mine = tuple(name for name in attributes if name in block.attributes)
-            turned = mix_pieces(self._inside(attributes, block, queries), weights, self.axis_profiles(mine))
-            total += self.variances[index] * _quadratic(block, mine, turned)
+            common = tuple(name for name in attributes if name in block.attributes)
+            mixed = mix_pieces(self._inside(attributes, block, queries), weights, self.axis_profiles(common))
+            total += self.variances[index] * _quadratic(block, common, mixed)
         return total
 
     def _block_variances(self, block: Block, families: Mapping[str, Family], weights: Floats) -> Floats:
@@ -819,19 +827,19 @@ def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Float
             np.square(queries.reshape(len(queries), -1) @ _marginal_inverse(block, attributes)).sum(axis=1)
         )
 
-    turned, scale = queries, 1.0
+    multiplied, scale = queries, 1.0
     for name, factor in zip(block.attributes, block.factors, strict=True):
         if name not in attributes:
             scale *= total_variance(factor)
         elif factor.kind != "identity":
             axis = attributes.index(name) + 1
             if factor.is_long:
-                moved = factor.apply_covariance(np.moveaxis(turned, axis, 1))
+                moved = factor.apply_covariance(np.moveaxis(multiplied, axis, 1))
             else:
-                moved = np.tensordot(turned, factor.covariance, axes=(axis, 0))
-            turned = np.moveaxis(moved, -1, axis)
+                moved = np.tensordot(multiplied, factor.covariance, axes=(axis, 0))
+            multiplied = np.moveaxis(moved, -1, axis)
 
-    return np.asarray(scale * (queries * turned).reshape(len(queries), -1).sum(axis=1))
+    return np.asarray(scale * (queries * multiplied).reshape(len(queries), -1).sum(axis=1))
 
 
 def _marginal_covariance(block: Block, attributes: AttributeSet) -> Floats:

@@ -132,17 +132,18 @@ class AttributeSets(Sequence[AttributeSet]):
         """
         ordered, keys = self._keys
         wanted = np.add.reduce(self._words[members], axis=1, dtype=np.uint64)
-        found, degree = np.full(len(members), -1), members.shape[1]
+        positions, degree = np.full(len(members), -1), members.shape[1]
         if not len(keys):
-            return found
-        near = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
-        candidates = ordered[near]
+            return positions
+        nearest = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
+        candidates = ordered[nearest]
 
-        near_sets = np.flatnonzero((keys[near] == wanted) & (self.degrees[candidates] == degree))
-        attributes = self.members[self.starts[candidates[near_sets]][:, None] + np.arange(degree)]
-        equal = near_sets[(attributes == members[near_sets]).all(axis=1)]
-        found[equal] = candidates[equal]
-        return found
+        # of the sets with an equal key and degree, those with equal attributes
+        similar = np.flatnonzero((keys[nearest] == wanted) & (self.degrees[candidates] == degree))
+        attributes = self.members[self.starts[candidates[similar]][:, None] + np.arange(degree)]
+        equal = similar[(attributes == members[similar]).all(axis=1)]
+        positions[equal] = candidates[equal]
+        return positions
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return for each set the sum of `values`, one per attribute, over its attributes; 0 for the empty set."""
@@ -193,12 +194,12 @@ class CountSources:
 def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
     """Return the sets to count for blocks over `sets`: those that no other set contains.
 
-    Each block is measured from the counted set with the fewest cells that contains its attributes.
+    Each block is measured from its *source*, the counted set with the fewest cells that contains its attributes.
 
-    `rank` orders the sets as sources, best first. `subsets` are the rows of attribute positions, of one degree, of all
-    subsets of larger sets, each with its best source in `sources`. `rows` adds the sets of this degree, each with
-    itself as its source. `_group_rows` groups equal rows and prefers a row of `subsets` (0) to the set itself (1), so
-    only a set that no other contains is its own source. The groups of the sets themselves are the last ones.
+    `rank` orders the sets as sources, best first. For each degree, from the largest sets down, `subsets` are all sets
+    of this degree inside larger ones, a row of attribute positions each, with their best sources. `rows` adds the sets
+    of this degree, each with itself as its source. `_group_rows` groups equal rows and prefers a row of `subsets` (0)
+    to the set itself (1), so only a set that no other contains is its own source. Rows of the sets are the last ones.
     """
     # the permutation that sorts the sets by their first attribute, then by the second, and so on
     largest = int(sets.degrees.max(initial=0))
@@ -206,25 +207,20 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
     padded = np.where(np.arange(largest) < sets.degrees[:, None], sets.members[places] if largest else 0, -1)
     order = np.lexsort(padded.T[::-1]) if largest else np.arange(len(sets))
     rank = _ranks(domain, sets, order)
-    source = np.empty(len(sets), np.int64)  # a set of the workload each
-    degrees = sets.degrees
+    source, degrees = np.empty(len(sets), np.int64), sets.degrees  # number of the source of each set
 
-    # from the largest sets down: subsets of larger sets, each with the best set that contains it, and the sets of
-    # this degree; those that are no such subset are counted themselves
     subsets, sources = np.empty((0, int(degrees.max(initial=0))), np.int32), np.empty(0, np.int64)
     for degree in range(subsets.shape[1], -1, -1):
         of_degree = np.flatnonzero(degrees == degree)
         rows = np.concatenate([subsets, sets.members[sets.starts[of_degree][:, None] + np.arange(degree)]])
         best = np.concatenate([sources, of_degree])
-        group, first = _group_rows(
-            rows, np.concatenate([np.zeros(len(sources), np.int64), np.ones(len(of_degree), np.int64)])
-        )
-        # rows of the sets come after those of the subsets
+        is_set_itself = np.arange(len(rows)) >= len(sources)
+        group, first = _group_rows(rows, is_set_itself.astype(np.int64))
         source[of_degree] = best[first][group[len(sources) :]]
         subsets, sources = _smaller_subsets(rows[first], best[first], rank)
 
     counted = order[np.isin(order, source)]
-    number = np.empty(len(sets), np.int64)
+    number = np.empty(len(sets), np.int64)  # position of each counted set among them
     number[counted] = np.arange(len(counted))
     return CountSources(sets.take(counted), number[source].astype(np.int32))
 
@@ -267,8 +263,8 @@ def _group_rows(rows: Integers32, preferred: Integers) -> tuple[Integers, Intege
         Row of each group with the smallest value of `preferred`.
     """
     order = np.lexsort((preferred, *rows.T))
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (rows[order][1:] != rows[order][:-1]).any(axis=1)
+    begins_group = np.ones(len(order), np.bool_)
+    begins_group[1:] = (rows[order][1:] != rows[order][:-1]).any(axis=1)
     group = np.empty(len(order), np.int64)
-    group[order] = np.cumsum(new) - 1
-    return group, order[new]
+    group[order] = np.cumsum(begins_group) - 1
+    return group, order[begins_group]

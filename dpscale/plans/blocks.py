@@ -1,7 +1,9 @@
 """Measurement blocks, stored in columns, and their contribution to variances along each axis.
 
 A `Block` object is created on access. There are few strategies and many blocks, so each strategy is stored once, and
-its sensitivity, number of rows and weights are computed once.
+its sensitivity, number of rows and weights are computed once. A strategy is a tuple of integer factors K, one for each
+attribute of the block, or a single *joint* one on all its cells. Where cells are *merged*, a strategy is applied to the
+counts of classes of cells (`workload.merging`).
 
 The contribution of one axis of a product strategy to variances is a 2 × 2 table over (averaged, centred), S = (KᵀK)⁻¹.
 Entry (s, t) is q P_sᵀ S P_t q, where P averages a query with the profile u, Σu = 1, or subtracts that average. For u =
@@ -234,8 +236,8 @@ class Blocks(Sequence[Block]):
     @cached_property
     def rows(self) -> NDArray[np.int64]:
         """Number of measured numbers of each block."""
-        own = [math.prod(factor.rows for factor in strategy) for strategy in self.strategies]
-        return np.array(own, np.int64)[self.which]
+        of_strategies = [math.prod(factor.rows for factor in strategy) for strategy in self.strategies]
+        return np.array(of_strategies, np.int64)[self.which]
 
     @cached_property
     def unit_variances(self) -> NDArray[np.float64]:
@@ -244,12 +246,13 @@ class Blocks(Sequence[Block]):
         At cost 1 a block uses its share s: variance Δ²/s for Gaussian noise, and 2 (Δ₁/s)² for Laplace noise of scale
         Δ₁/s. Sensitivities of a Kronecker product are the products of those of its factors.
         """
-        squared = np.array(
-            [float(math.prod(one.squared_l2_sensitivity for one in strategy)) for strategy in self.strategies]
-        )
-        largest = np.array([float(math.prod(one.l1_sensitivity for one in strategy)) for strategy in self.strategies])
-        laplace = 2 * (largest[self.which] / self.share) ** 2
-        return np.where(self.noise == NOISES.index(LAPLACE), laplace, squared[self.which] / self.share)
+        squared_l2, l1 = [], []
+        for strategy in self.strategies:
+            squared_l2.append(float(math.prod(factor.squared_l2_sensitivity for factor in strategy)))
+            l1.append(float(math.prod(factor.l1_sensitivity for factor in strategy)))
+        gaussian = np.array(squared_l2)[self.which] / self.share
+        laplace = 2 * (np.array(l1)[self.which] / self.share) ** 2
+        return np.where(self.noise == NOISES.index(LAPLACE), laplace, gaussian)
 
     @cached_property
     def commutes(self) -> bool:

@@ -51,12 +51,14 @@ class CirculantFactor(ImplicitFactor):
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the kernel is even, sums to 0 along every axis, and is not too large."""
-        own = self.kernel
-        if self.kind != "circulant" or own is None or own.dtype != np.int64 or own.shape != self.shape:
+        kernel = self.kernel
+        if self.kind != "circulant" or kernel is None or kernel.dtype != np.int64 or kernel.shape != self.shape:
             raise ValueError("a circulant strategy has an integer for every cell")
-        if not 0 < float(np.abs(own.astype(np.float64)).sum()) < LARGEST_SUM:
+        if not 0 < float(np.abs(kernel.astype(np.float64)).sum()) < LARGEST_SUM:
             raise ValueError("the kernel of a circulant strategy is 0 or too large")
-        if any(own.sum(axis=axis).any() for axis in range(own.ndim)) or not np.array_equal(own, negated(own)):
+        if any(kernel.sum(axis=axis).any() for axis in range(kernel.ndim)) or not np.array_equal(
+            kernel, negated(kernel)
+        ):
             raise ValueError("the kernel of a circulant strategy is not even, or not centred along every axis")
 
     @property
@@ -93,9 +95,9 @@ class CirculantFactor(ImplicitFactor):
         """
         columns = values.reshape(self.cells, -1).T.reshape(-1, *self.shape)
         padding = [(0, 0), *((0, size) for size in self.shape[1:])]
-        known = np.pad(self.kernel, padding).reshape(-1)
+        padded_kernel = np.pad(self.kernel, padding).reshape(-1)
         padded = np.pad(columns, [(0, 0), *padding]).reshape(len(columns), -1)
-        total = exact_convolution(known, padded).reshape(len(columns), *(2 * size for size in self.shape))
+        total = exact_convolution(padded_kernel, padded).reshape(len(columns), *(2 * size for size in self.shape))
         for axis, size in enumerate(self.shape, start=1):
             first, second = np.split(total, [size], axis=axis)
             total = first + second

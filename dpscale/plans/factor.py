@@ -269,8 +269,8 @@ class Factor:
 
     def array_quadratics(self, queries: Floats) -> Floats:
         """Return qᵀ (KᵀK)⁺ q of queries on all cells of the axes, shape (m, …)."""
-        turned = queries.reshape(len(queries), -1) @ self.inverse
-        return np.asarray((turned**2).sum(axis=1))
+        of_rows = queries.reshape(len(queries), -1) @ self.inverse  # qᵀK⁺, whose squared length is the form
+        return np.asarray((of_rows**2).sum(axis=1))
 
     def product_quadratics(self, families: Sequence[Family]) -> Floats:
         """Return qᵀ (KᵀK)⁺ q of every product query q, one axis for the queries of each one-way family."""
@@ -307,10 +307,13 @@ class Factor:
         return 1.0 if self.kind == "identity" else self.cells**-2.0
 
     def _spread(self, values: Floats, axes: tuple[int, ...]) -> Floats:
-        """Return ⊗(I − u1ᵀ) over `axes` and ⊗ u1ᵀ over the other axes, applied to arrays of shape (cells, …)."""
+        """Return ⊗(I − u1ᵀ) over `axes` and ⊗ u1ᵀ over the other axes, applied to arrays of shape (cells, …).
+
+        u are the weights of an axis, of sum 1 (`profile`), by which the total along it is spread over the cells.
+        """
         cells = values.reshape(*self.shape, -1)
-        for axis, (own, size) in enumerate(zip(self.weights or [None] * len(self.shape), self.shape, strict=True)):
-            profile = profile_of(own, size).reshape([-1 if i == axis else 1 for i in range(cells.ndim)])
+        for axis, (weight, size) in enumerate(zip(self.weights or [None] * len(self.shape), self.shape, strict=True)):
+            profile = profile_of(weight, size).reshape([-1 if i == axis else 1 for i in range(cells.ndim)])
             total = profile * cells.sum(axis=axis, keepdims=True)
             cells = cells - total if axis in axes else total
         return np.asarray(cells.reshape(values.shape))

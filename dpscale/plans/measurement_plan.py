@@ -375,21 +375,24 @@ def plan_draws(plan: Plan, budget: float, rows_per_unit: int = 1) -> Draws:
     if len(np.unique(plan.blocks.noise)) != 1:  # no mechanism makes such a plan; β and ε do not add
         raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
 
+    # blocks of one class have equal draws, so one draw is made for the first block of each class
     first, which = _block_classes(plan.blocks, plan.domain)
-    domain, amount = plan.domain, Fraction(budget)
-    some = (plan.blocks[index] for index in first)
-    kinds = tuple(draw_of(one, amount, rows_per_unit, domain.denominator(one.attributes)) for one in some)
-    draws = Draws(kinds, which)
+    kinds = []
+    for block in (plan.blocks[index] for index in first):
+        denominator = plan.domain.denominator(block.attributes)
+        kinds.append(draw_of(block, Fraction(budget), rows_per_unit, denominator))
+
+    draws = Draws(tuple(kinds), which)
     if draws.amount > Fraction(budget):
         raise PlanError("privacy", f"a budget of {budget:g}, too small to divide", "a larger budget", "increase it")
     return draws
 
 
 def _block_classes(blocks: Blocks, domain: Domain) -> tuple[list[int], NDArray[np.int32]]:
-    """Return the first block of every triple of strategy, share and denominator, in block order, and each block's.
+    """Return the first block of each class, in block order, and the class of each block, shape (blocks,).
 
-    Blocks are sorted by (strategy, share, denominator), `new` marks the first of each triple, and `rank` numbers
-    triples by their first block.
+    Blocks of a class have equal (strategy, share, denominator). They are sorted by these, `new` marks the first of each
+    class, and `rank` numbers the classes by their first block.
     """
     keys = [blocks.which.astype(np.int64), blocks.share.view(np.int64)]
     if domain.numbers:
@@ -408,10 +411,10 @@ def _block_classes(blocks: Blocks, domain: Domain) -> tuple[list[int], NDArray[n
 
 def draw_of(block: Block, budget: Fraction, rows_per_unit: int, denominator: int = 1) -> Draw:
     """Return the draw of one block, which uses its share of the budget; see `gaussian_draw` for the denominator."""
-    amount, what = Fraction(block.share) * budget, ", ".join(block.attributes) or "the total"
+    amount, name = Fraction(block.share) * budget, ", ".join(block.attributes) or "the total"
     if block.noise == LAPLACE:
-        return laplace_draw(block.l1_sensitivity, amount, rows_per_unit, what, denominator)
-    return gaussian_draw(block.squared_l2_sensitivity, amount, rows_per_unit, what, denominator)
+        return laplace_draw(block.l1_sensitivity, amount, rows_per_unit, name, denominator)
+    return gaussian_draw(block.squared_l2_sensitivity, amount, rows_per_unit, name, denominator)
 
 
 RECORD_VERSION = 1  # of the label of a draw; another one gives other noise

@@ -115,8 +115,8 @@ class NestedFactor(ImplicitFactor):
         products, start = [np.tensordot(top, block_sums(values, self.cells), axes=(1, 0))], 0
         for run, matrix in zip(self.runs, inner, strict=True):
             blocks = values[start : start + run.count * run.size].reshape(run.count, run.size, *values.shape[1:])
-            turned = np.moveaxis(np.tensordot(matrix, blocks, axes=(1, 1)), 0, 1)
-            products.append(turned.reshape(-1, *values.shape[1:]))
+            product = np.moveaxis(np.tensordot(matrix, blocks, axes=(1, 1)), 0, 1)
+            products.append(product.reshape(-1, *values.shape[1:]))
             start += run.count * run.size
         return np.concatenate(products)
 

@@ -1,4 +1,8 @@
-"""Estimators of residuals: which blocks measure each one, with what weights, and the form of its covariance."""
+"""Estimators of residuals: which blocks measure each one, with what weights, and the form of its covariance.
+
+A residual is named by its set of attributes, and a query's *piece* on it is an array with an axis for each of them. A
+*joint* strategy has one factor K on all cells of several attributes; other strategies have one for each attribute.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +68,11 @@ class ResidualEstimator:
         if self.joint:
             return self.scale * self.factors[0].array_quadratics(pieces)
 
-        turned = pieces
+        multiplied = pieces  # C p
         for factor in self.factors:  # each axis moves to the end; after all of them the order is restored
-            turned = factor.apply_covariance(turned)
+            multiplied = factor.apply_covariance(multiplied)
         flat = pieces.reshape(len(pieces), -1)
-        return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
+        return np.asarray(self.scale * np.einsum("ij,ij->i", flat, multiplied.reshape(flat.shape)))
 
     def covariance(self, pieces: Floats) -> Floats:
         """Return the covariance matrix of a batch of pieces, shape (m, sizes…).
@@ -79,10 +83,10 @@ class ResidualEstimator:
         if self.joint:
             return polarized(self.variances, pieces)
 
-        turned = pieces
+        multiplied = pieces
         for factor in self.factors:
-            turned = factor.apply_covariance(turned)
-        return np.asarray(self.scale * pieces.reshape(len(pieces), -1) @ turned.reshape(len(pieces), -1).T)
+            multiplied = factor.apply_covariance(multiplied)
+        return np.asarray(self.scale * pieces.reshape(len(pieces), -1) @ multiplied.reshape(len(pieces), -1).T)
 
     @property
     def mean_variance(self) -> float:
@@ -117,10 +121,10 @@ def polarized(variances: Callable[[Floats], Floats], queries: Floats) -> Floats:
     sizes = np.sqrt(np.square(queries).reshape(count, -1).sum(axis=1))
     scale = np.where(sizes > 0, sizes, 1.0)
     unit = queries / scale.reshape(-1, *[1] * (queries.ndim - 1))
-    found = np.zeros((count, count))
+    upper = np.zeros((count, count))
     for row in range(count):
-        found[row, row:] = (variances(unit[row] + unit[row:]) - variances(unit[row] - unit[row:])) / 4
-    return np.asarray((found + np.triu(found, 1).T) * np.outer(scale, scale))
+        upper[row, row:] = (variances(unit[row] + unit[row:]) - variances(unit[row] - unit[row:])) / 4
+    return np.asarray((upper + np.triu(upper, 1).T) * np.outer(scale, scale))
 
 
 def _centred_spread(factor: Factor) -> float:
@@ -197,21 +201,21 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
     """Lazy mapping from residual sets to estimators, for plans whose blocks measure one residual each."""
 
     def __init__(
-        self, blocks: Blocks, spread: Spread, of: Callable[[AttributeSet, Spreads], ResidualEstimator]
+        self, blocks: Blocks, spread: Spread, estimator_of: Callable[[AttributeSet, Spreads], ResidualEstimator]
     ) -> None:
-        """Take `spread`, the ratio of a residual's variance to a block's noise, and `of`, the estimator from ratios."""
-        self._blocks, self._spread_ratio, self._of = blocks, spread, of
+        """Take `spread`, the ratio of a residual's variance to a block's noise, and the estimator from such ratios."""
+        self._blocks, self._spread_ratio, self._estimator_of = blocks, spread, estimator_of
         self._cache: dict[AttributeSet, ResidualEstimator | None] = {}
 
     def __getitem__(self, residual_set: AttributeSet) -> ResidualEstimator:
         """Return the estimator of a residual. Raises KeyError if no block measures it."""
-        found = self._found(residual_set)
-        if found is None:
+        estimator = self._get(residual_set)
+        if estimator is None:
             raise KeyError(residual_set)
-        return found
+        return estimator
 
     def __contains__(self, residual_set: object) -> bool:
-        return self._found(residual_set) is not None  # type: ignore[arg-type]
+        return self._get(residual_set) is not None  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[AttributeSet]:
         return iter(dict.fromkeys(self._blocks.sets))
@@ -219,7 +223,7 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
     def __len__(self) -> int:
         return len(dict.fromkeys(self._blocks.sets))
 
-    def _found(self, residual_set: AttributeSet) -> ResidualEstimator | None:
+    def _get(self, residual_set: AttributeSet) -> ResidualEstimator | None:
         """Return the estimator of a residual; None if no block measures it. The last ones are cached.
 
         A block contributes if its set is the residual's; `_spread_ratio` gives the ratio of the variance to the noise.
@@ -229,7 +233,7 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
                 self._cache = {}
             numbers = self._blocks.sets.find(residual_set)
             spreads = {i: self._spread_ratio(self._blocks[i], residual_set) for i in numbers}
-            self._cache[residual_set] = self._of(residual_set, spreads) if numbers else None
+            self._cache[residual_set] = self._estimator_of(residual_set, spreads) if numbers else None
         return self._cache[residual_set]
 
 

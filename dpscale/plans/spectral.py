@@ -128,7 +128,7 @@ class SpectralFactor(ImplicitFactor):
     @cached_property
     def digest(self) -> str:
         arrays = (self.coefficients, self.multipliers, self.spread)
-        content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in arrays)
+        content = b"".join(np.ascontiguousarray(array, "<i8").tobytes() for array in arrays)
         return hashlib.sha256(f"{self.kind}{self.shape}{self.even}".encode() + content).hexdigest()
 
     @property
@@ -243,8 +243,8 @@ class SpectralFactor(ImplicitFactor):
         """
         columns = values.reshape(self.cells, -1).T
         centred = columns * self.scale - columns.sum(axis=1, keepdims=True) * self.spread
-        found = self._root(centred * self.multipliers)
-        return np.ascontiguousarray(found.T).reshape(values.shape)
+        measured = self._root(centred * self.multipliers)
+        return np.ascontiguousarray(measured.T).reshape(values.shape)
 
     @cached_property
     def _inverse(self) -> Floats:
@@ -264,8 +264,8 @@ class SpectralFactor(ImplicitFactor):
 
     def _divided(self, values: Floats, power: int) -> Floats:
         """Return T to the power −1 or −2 applied along the last axis."""
-        found = np.fft.irfft(np.fft.rfft(self._continued(values)) * self._sequence(power), self.period)
-        return np.asarray(self._cells(found))
+        divided = np.fft.irfft(np.fft.rfft(self._continued(values)) * self._sequence(power), self.period)
+        return np.asarray(self._cells(divided))
 
     @cached_property
     def _edges(self) -> Floats:
@@ -489,6 +489,6 @@ def spectral_factor(size: int, even: bool = False) -> SpectralFactor:
 
 def spectral_weights(size: int, even: bool = False) -> Weights:
     """Return the weights U of an axis of range queries, or of prefix queries; see `spectral_factor`."""
-    (own,) = spectral_factor(size, even).weights or (None,)
-    assert own is not None
-    return own
+    (weights,) = spectral_factor(size, even).weights or (None,)
+    assert weights is not None
+    return weights

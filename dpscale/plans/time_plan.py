@@ -106,10 +106,10 @@ class TimePlan:
     @cached_property
     def matrix(self) -> Integers:
         """R, shape (horizon, horizon)."""
-        out = np.zeros((self.horizon, self.horizon), np.int64)
+        matrix = np.zeros((self.horizon, self.horizon), np.int64)
         for number, row in enumerate(self.rows):
-            out[number, : len(row)] = row
-        return out
+            matrix[number, : len(row)] = row
+        return matrix
 
     @cached_property
     def factor(self) -> int:
@@ -157,10 +157,10 @@ class TimePlan:
 
     def weights(self, kind: str, period: int) -> Floats:
         """Return w, the weight of each of the periods 0 … `period` in an answer, shape (period + 1,)."""
-        out = np.zeros(period + 1)
+        weights = np.zeros(period + 1)
         first = {PERIOD: period, CUMULATIVE: 0, WINDOW: max(period + 1 - self.window, 0)}[kind]
-        out[first:] = 1.0
-        return out
+        weights[first:] = 1.0
+        return weights
 
     def coefficients(self, kind: str, period: int) -> Floats:
         """Return c, the coefficient of the values of each of the periods 0 … `period`, shape (period + 1,)."""
@@ -186,7 +186,8 @@ class TimePlan:
     def mean_variance(self, kind: str | None = None) -> float:
         """Return the mean of `variance` over the horizon, of one kind or of all kinds in `answers`."""
         kinds = self.answers if kind is None else (kind,)
-        return float(np.mean([self.variance(one, period) for one in kinds for period in range(self.horizon)]))
+        periods = range(self.horizon)
+        return float(np.mean([self.variance(kind, period) for kind in kinds for period in periods]))
 
     def context(self, amount: float | None = None, structure: Any = None) -> PeriodContext:
         """Return the context of the plan of a period.
@@ -247,23 +248,24 @@ def largest_cost(matrix: Integers, periods: int) -> int:
         k.
     """
     exact = matrix.astype(object)
-    grams = np.abs(exact.T @ exact)
-    number = len(grams)
+    gram = np.abs(exact.T @ exact)  # |RᵀR|, entry by entry
+    number = len(gram)
     periods = min(periods, number)
     if periods == number:
-        return int(grams.sum())
+        return int(gram.sum())
 
     # at most the k largest row sums, of each row the diagonal entry and the k − 1 largest others
-    others = grams.copy()
+    others = gram.copy()
     np.fill_diagonal(others, 0)
-    rows = [grams[s, s] + sum(sorted(others[s], reverse=True)[: periods - 1]) for s in range(number)]
+    rows = [gram[s, s] + sum(sorted(others[s], reverse=True)[: periods - 1]) for s in range(number)]
     bound = sum(sorted(rows, reverse=True)[:periods])
-    if periods == 1 or math.comb(number, periods) > MOST_SETS:
+    if periods == 1 or math.comb(number, periods) > MOST_SETS:  # of one period the bound is exact
         return int(bound)
-    return int(max(grams[np.ix_(chosen, chosen)].sum() for chosen in map(list, combinations(range(number), periods))))
+    sets = map(list, combinations(range(number), periods))
+    return int(max(gram[np.ix_(chosen, chosen)].sum() for chosen in sets))
 
 
 def largest_column_sums(matrix: Integers, periods: int) -> int:
     """Return the sum of the k largest Σ_t |R[t, s]|, the cost of k periods with Laplace noise."""
-    sums = sorted((int(one) for one in np.abs(matrix.astype(object)).sum(axis=0)), reverse=True)
+    sums = sorted((int(total) for total in np.abs(matrix.astype(object)).sum(axis=0)), reverse=True)
     return sum(sums[:periods])

@@ -167,7 +167,7 @@ class TreeFactor(Factor):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the fields alone, without the variances of all nodes."""
-        return TreeFactor, tuple(getattr(self, one.name) for one in fields(self))
+        return TreeFactor, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def centred(self) -> bool:
@@ -209,7 +209,7 @@ class TreeFactor(Factor):
 
     @cached_property
     def rows(self) -> int:  # type: ignore[override]
-        return sum(int(own.sum()) for own in self.measured)
+        return sum(int(of_level.sum()) for of_level in self.measured)
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]
@@ -480,11 +480,11 @@ def split_levels(hierarchies: Sequence[Hierarchy], attributes: Sequence[str]) ->
     """
     levels, axes = dict[str, int](), dict[str, int]()
     for axis, name in enumerate(attributes):
-        own = next((hierarchy for hierarchy in hierarchies if name in hierarchy.names), None)
-        leaf = name if own is None else own.leaf
+        containing = next((hierarchy for hierarchy in hierarchies if name in hierarchy.names), None)
+        leaf = name if containing is None else containing.leaf
         axes[leaf] = axis
-        if own is not None:
-            levels[leaf] = own.position(name) + 1
+        if containing is not None:
+            levels[leaf] = containing.position(name) + 1
     return TreeQuerySet(levels, axes)
 
 
@@ -527,14 +527,14 @@ def with_implied(domain: Domain, table: Floats, attributes: Sequence[str]) -> Fl
     attributes : sequence of str
     """
     implied = implied_levels(domain.hierarchies, attributes)
-    kept = [name for name in attributes if name not in implied]
+    axes = [name for name in attributes if name not in implied]  # attributes of the table's axes
     for upper, lower in implied.items():
         hierarchy = domain.hierarchy_of(lower)
         assert hierarchy is not None
         inside = hierarchy.ancestors(upper, lower) == np.arange(domain[upper].size)[:, None]
-        axis, kept = kept.index(lower), [upper, *kept]
+        axis, axes = axes.index(lower), [upper, *axes]
         table = table * inside.reshape([-1, *(inside.shape[1] if i == axis else 1 for i in range(table.ndim))])
-    return table.transpose([kept.index(name) for name in attributes])
+    return table.transpose([axes.index(name) for name in attributes])
 
 
 def two_levels(implied: Mapping[str, str]) -> PlanError:
@@ -635,8 +635,8 @@ class TreeAccuracy(Accuracy):
 
     def _level_names(self, leaf: str, block: TreeResidualBlock, top: bool) -> list[str]:
         """Return the measured levels of a hierarchy, with "" for its root if `top`."""
-        own = next(hierarchy for hierarchy in self.hierarchies if hierarchy.leaf == leaf)
-        return [""] * top + list(own.names[: block.levels[leaf]])
+        hierarchy_of_leaf = next(hierarchy for hierarchy in self.hierarchies if hierarchy.leaf == leaf)
+        return [""] * top + list(hierarchy_of_leaf.names[: block.levels[leaf]])
 
     @cached_property
     def _known_levels(self) -> dict[AttributeSet, int]:
@@ -766,6 +766,7 @@ class TreeAccuracy(Accuracy):
         return max(total, 0.0)  # what is known has a variance of 0 up to rounding
 
     def _piece_variance(self, query: TreeQuerySet, residual: AttributeSet, part: Floats) -> float:
+        """Return the variance of a query's piece `part` on a residual; 0 if it follows from public totals."""
         if self.is_known(query, residual):
             return 0.0
         return self.partial_variance(query, residual, self.by_residual[self.key(residual)], query, part)
@@ -786,11 +787,11 @@ class TreeAccuracy(Accuracy):
         part : ndarray
             Query on them, averaged along attributes outside the residual.
         """
-        turned = part
+        multiplied = part
         for name, axis in some.axes.items():
             if name in residual or name == self.main:
-                turned = _apply_covariance(block.factors[name], turned, axis, some.levels.get(name, 0))
-        return block.scale * self._root(query, block) * float((part * turned).sum())
+                multiplied = _apply_covariance(block.factors[name], multiplied, axis, some.levels.get(name, 0))
+        return block.scale * self._root(query, block) * float((part * multiplied).sum())
 
     def _root(self, query: TreeQuerySet, block: TreeResidualBlock) -> float:
         """Return the variance of the root, for a set without a level of the hierarchy that is not centred."""
