@@ -1,5 +1,6 @@
 """Estimates of any union of nodes of a hierarchy, such as an area of a map, and of differences of two unions.
 
+A union is (level, nodes): the distinct positions of its nodes on one level, from the root at level 0.
 The union is written as nodes of the highest level of which it consists. Under a plan over hierarchies its estimate and
 standard error take one pass over the paths of these nodes (`plans.tree`); otherwise it is one linear query.
 """
@@ -73,22 +74,22 @@ def area(
     """
     check_level(level)
     domain = answered.estimates.workload.domain
-    own = chosen_hierarchy(domain, hierarchy)
-    places = _places(domain, own)
-    one, other = (_union(own, places, labels) for labels in (nodes, minus))
-    name, place, weights = _difference(own, one, other)
-    attributes, values = _other_query(domain, own, query)
+    tree_hierarchy = chosen_hierarchy(domain, hierarchy)
+    places = _places(domain, tree_hierarchy)
+    added, subtracted = (_union(tree_hierarchy, places, labels) for labels in (nodes, minus))
+    name, place, weights = _difference(tree_hierarchy, added, subtracted)
+    attributes, values = _other_query(domain, tree_hierarchy, query)
 
     if isinstance(answered.estimates, TreeEstimates):
-        found = answered.estimates.combination(name, place, weights, attributes, values)
+        estimate, error = answered.estimates.combination(name, place, weights, attributes, values)
     else:
-        ordered, every = domain.ordered((name, *attributes)), np.zeros(domain[name].size)
-        every[place] = weights
-        array = np.multiply.outer(every, values)
-        found = answered.estimates.answer(ordered, np.moveaxis(array, 0, ordered.index(name)))
+        ordered, of_nodes = domain.ordered((name, *attributes)), np.zeros(domain[name].size)
+        of_nodes[place] = weights
+        array = np.multiply.outer(of_nodes, values)
+        estimate, error = answered.estimates.answer(ordered, np.moveaxis(array, 0, ordered.index(name)))
 
-    half = half_width(level, answered.estimates.noise) * found[1]
-    return AreaEstimate(estimate=found[0], std_error=found[1], low=found[0] - half, high=found[0] + half)
+    half = half_width(level, answered.estimates.noise) * error
+    return AreaEstimate(estimate=estimate, std_error=error, low=estimate - half, high=estimate + half)
 
 
 def chosen_hierarchy(domain: Domain, name: str | None) -> Hierarchy:
@@ -99,8 +100,8 @@ def chosen_hierarchy(domain: Domain, name: str | None) -> Hierarchy:
     JobError
         If there is none, or the choice is not clear.
     """
-    if name is not None and (own := domain.hierarchy_of(name)) is not None:
-        return own
+    if name is not None and (containing := domain.hierarchy_of(name)) is not None:
+        return containing
     if name is None and len(domain.hierarchies) == 1:
         return domain.hierarchies[0]
 
@@ -114,7 +115,7 @@ def chosen_hierarchy(domain: Domain, name: str | None) -> Hierarchy:
 Union = tuple[int, Integers]  # distinct nodes of a level, from the root at 0
 
 
-def _union(own: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
+def _union(hierarchy: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
     """Return the union of labelled nodes, as nodes of the deepest level of one of them.
 
     A code of `places` has the level in the bits above LEVEL and the cell in the lower ones; -1 stands for a label that
@@ -124,30 +125,29 @@ def _union(own: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
         raise JobError("nodes", safe_repr(nodes), "a list of labels", f"write [{safe_repr(nodes)}]")
 
     labels = list(nodes)
-    found = np.array([places.alone.get(label, -1) if label.__hash__ else -1 for label in labels], np.int64)
-    for unknown in np.flatnonzero(found < 0).tolist():
-        found[unknown] = _find(own, places, labels[unknown])
-    levels, cells = found >> LEVEL, found & ((1 << LEVEL) - 1)
+    codes = np.array([places.alone.get(label, -1) if label.__hash__ else -1 for label in labels], np.int64)
+    for unknown in np.flatnonzero(codes < 0).tolist():
+        codes[unknown] = _find(hierarchy, places, labels[unknown])
+    levels, cells = codes >> LEVEL, codes & ((1 << LEVEL) - 1)
     deepest = int(levels.max(initial=1))
-    parts = [_descend(own, (level, cells[levels == level]), deepest) for level in np.unique(levels).tolist()]
+    parts = [_descend(hierarchy, (level, cells[levels == level]), deepest) for level in np.unique(levels).tolist()]
 
     return deepest, np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
-def _descend(own: Hierarchy, union: Union, level: int) -> Integers:
+def _descend(hierarchy: Hierarchy, union: Union, level: int) -> Integers:
     """Return the nodes of a level that are below those of a union.
 
-    A union is (depth, nodes): the depth of its nodes in the tree of the hierarchy `own`, and their positions there.
     Nodes are returned unchanged if the level is not below them.
     """
     depth, nodes = union
-    tree = own.tree
+    tree = hierarchy.tree
     while depth < level:
         nodes, depth = tree.children_of(nodes, depth), depth + 1
     return nodes
 
 
-def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers, Floats]:
+def _difference(hierarchy: Hierarchy, added: Union, subtracted: Union) -> tuple[str, Integers, Floats]:
     """Return the difference of two unions at the highest level of which both consist: level, nodes and weights.
 
     The weights are 1 in the first union only, and -1 in the second only. While all children of each parent are there
@@ -156,14 +156,14 @@ def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers
     `nodes` are on `level`, from the root at 0; `above` are their parents, `number` how many children of each are among
     them.
     """
-    level = max(one[0], other[0])
-    both = [_descend(own, union, level) for union in (one, other)]
+    level = max(added[0], subtracted[0])
+    both = [_descend(hierarchy, union, level) for union in (added, subtracted)]
     signs = np.repeat([1.0, -1.0], [len(nodes) for nodes in both])
     nodes, place = np.unique(np.concatenate(both), return_inverse=True)
     weights = np.bincount(place, signs, minlength=len(nodes))
     # nodes of both unions cancel
     nodes, weights = nodes[weights != 0], weights[weights != 0]
-    tree = own.tree
+    tree = hierarchy.tree
 
     while level > 1:
         above, first, place, number = np.unique(
@@ -174,7 +174,7 @@ def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers
             break
         nodes, weights, level = above, weights[first], level - 1
 
-    return own.names[level - 1], nodes, weights
+    return hierarchy.names[level - 1], nodes, weights
 
 
 LEVEL = 40  # bits of a cell in the code of a node, level · 2^LEVEL + cell
@@ -221,37 +221,40 @@ def _places(domain: Domain, hierarchy: Hierarchy) -> Places:
     return Places(tuple(by_level), {label: code for label, code in alone.items() if label not in several})
 
 
-def _find(own: Hierarchy, places: Places, label: Any) -> int:
+def _find(hierarchy: Hierarchy, places: Places, label: Any) -> int:
     """Return the code of a node that is given by level and label. Raises JobError for anything else.
 
     A label on several levels must be given with its level, as a pair.
     """
-    if isinstance(label, tuple) and len(label) == 2 and label[0] in own.names:
-        cells = places.by_level[own.position(label[0])]
+    if isinstance(label, tuple) and len(label) == 2 and label[0] in hierarchy.names:
+        cells = places.by_level[hierarchy.position(label[0])]
         if label[1] in cells:
             return cells[label[1]]
 
-    levels = [name for name, cells in zip(own.names, places.by_level, strict=True) if label.__hash__ and label in cells]
+    levels = [
+        name for name, cells in zip(hierarchy.names, places.by_level, strict=True) if label.__hash__ and label in cells
+    ]
     if levels:
         raise JobError("nodes", f"{label!r}, a label of {' and '.join(levels)}", "labels of one node",
                        f"write a pair, as ({levels[-1]!r}, {label!r})")  # fmt: skip
 
     known = (str(cell) for cells in places.by_level for cell in cells)
-    raise JobError("nodes", safe_repr(label), f"labels of {', '.join(own.names)}", nearest(str(label), known))
+    raise JobError("nodes", safe_repr(label), f"labels of {', '.join(hierarchy.names)}", nearest(str(label), known))
 
 
-def _leaves(own: Hierarchy, code: int) -> bytes:
+def _leaves(hierarchy: Hierarchy, code: int) -> bytes:
+    """Return the positions of the leaves below a node as bytes, which are equal for nodes with the same leaves."""
     union = code >> LEVEL, np.array([code & ((1 << LEVEL) - 1)])
-    return np.sort(_descend(own, union, own.depth)).tobytes()
+    return np.sort(_descend(hierarchy, union, hierarchy.depth)).tobytes()
 
 
-def _other_query(domain: Domain, own: Hierarchy, query: Any) -> tuple[AttributeSet, Floats]:
+def _other_query(domain: Domain, hierarchy: Hierarchy, query: Any) -> tuple[AttributeSet, Floats]:
     """Return the attributes of a query on records and its values over their cells. Raises JobError for a level.
 
-    `own` is the hierarchy of the area. Its levels are refused because the nodes of the area already choose them.
+    `hierarchy` is the hierarchy of the area. Its levels are refused because the nodes of the area already choose them.
     """
     attributes, values = chosen_records(domain, query)
-    if levels := [name for name in attributes if name in own.names]:
+    if levels := [name for name in attributes if name in hierarchy.names]:
         raise JobError("query", f"a condition on {levels[0]}, a level of the area", "conditions on other attributes",
                        "choose the nodes of the area instead")  # fmt: skip
     return attributes, values
@@ -274,9 +277,9 @@ def chosen_records(domain: Domain, query: Any) -> tuple[AttributeSet, Floats]:
     if query is None:
         return (), np.ones(())
     if isinstance(query, str):
-        found = read_predicate(query, domain)
-        check_satisfied(found, query, "query")
-        return found.attributes, found.mask.astype(np.float64)
+        predicate = read_predicate(query, domain)
+        check_satisfied(predicate, query, "query")
+        return predicate.attributes, predicate.mask.astype(np.float64)
     if not isinstance(query, Mapping):
         raise JobError("query", safe_repr(query), "a predicate, as \"sex = 'f'\", or values by attribute", "fix it")
 

@@ -176,7 +176,10 @@ class Ratio:
         square = width**2 + min(map(self._distance, (self.value, *self.ends)))
         candidates = [*self.ends, *self._roots(square)]
         low, high = self.ends
-        inside = [one for one in candidates if low <= one <= high and self._distance(one) <= square * (1 + 1e-6)]
+        inside = []
+        for theta in candidates:
+            if low <= theta <= high and self._distance(theta) <= square * (1 + 1e-6):
+                inside.append(theta)
         inside.append(self.value)
         return min(inside), max(inside)
 
@@ -198,6 +201,7 @@ class Ratio:
         return sorted(centre + (sign * math.sqrt(root) - b) / a for sign in (-1, 1))
 
     def _distance(self, theta: float) -> float:
+        """Return (t − θn)²/V(θ); without variance it is 0 at θ = t/n and infinite elsewhere."""
         away, variance = (self.above - theta * self.below) ** 2, self.variance(theta)
         return away / variance if variance > 0 else (0.0 if away <= 1e-12 * max(self.below**2, 1.0) else math.inf)
 
@@ -250,9 +254,10 @@ class Combination:
         """
         if self._plain:
             with np.errstate(divide="ignore", invalid="ignore"):
-                return self._inside(sum(k * one.above / one.below if one.below else k * one.value
-                                        for k, one in zip(self.weights, self.ratios, strict=True)))  # fmt: skip
-        return sum(k * self.scale[0](one.value) for k, one in zip(self.weights.tolist(), self.ratios, strict=True))
+                return self._inside(sum(k * ratio.above / ratio.below if ratio.below else k * ratio.value
+                                        for k, ratio in zip(self.weights, self.ratios, strict=True)))  # fmt: skip
+        terms = zip(self.weights.tolist(), self.ratios, strict=True)
+        return sum(k * self.scale[0](ratio.value) for k, ratio in terms)
 
     def limits(self, width: float) -> tuple[float, float]:
         """Return the ends of the interval at a half width in errors.
@@ -260,21 +265,21 @@ class Combination:
         `ends` has the lower and the upper limits of the ratios on the scale f. The limits of the worst case hold if a
         ratio is not seen, or is at an end of its range. `_plain` states whether f is the identity.
         """
-        seen = all(one.seen(width) for one in self.ratios)
+        seen = all(ratio.seen(width) for ratio in self.ratios)
         # limits that are not cut at the range of the ratios
         if self._plain and seen:
-            centres = np.array([one.above / one.below for one in self.ratios])
-            ends = np.array([one.limits(width) for one in self.ratios]).T
+            centres = np.array([ratio.above / ratio.below for ratio in self.ratios])
+            ends = np.array([ratio.limits(width) for ratio in self.ratios]).T
         else:
             convert = self.scale[0]
-            centres = np.array([convert(one.value) for one in self.ratios])
-            ends = np.array([[convert(end) for end in one.limits_inside(width)] for one in self.ratios]).T
+            centres = np.array([convert(ratio.value) for ratio in self.ratios])
+            ends = np.array([[convert(end) for end in ratio.limits_inside(width)] for ratio in self.ratios]).T
 
         up = self.weights > 0
         with np.errstate(invalid="ignore"):
             # a positive weight takes the lower limit for the low end, a negative one the upper limit
             worst = [float((self.weights * np.where(up, *pair)).sum()) for pair in (ends, ends[::-1])]
-            inner = all(one.ends[0] < one.value < one.ends[1] for one in self.ratios)
+            inner = all(ratio.ends[0] < ratio.value < ratio.ends[1] for ratio in self.ratios)
             # nan stands for ∞ − ∞, where nothing is known
             if not (seen and (self._plain or inner)):
                 low, high = (
@@ -288,6 +293,7 @@ class Combination:
         return self._inside(centre - self._length(low)), self._inside(centre + self._length(high))
 
     def _length(self, deviations: Floats) -> float:
+        """Return √(sᵀ R s) of the distances s; infinite if one of them is."""
         if not np.isfinite(deviations).all():
             return math.inf
         return math.sqrt(max(float(deviations @ self.correlations @ deviations), 0.0))
@@ -304,8 +310,8 @@ class Combination:
         """
         if not self._plain:
             return value
-        spans = np.array([np.sort(k * np.array(one.ends)) for k, one in zip(self.weights, self.ratios, strict=True)])
-        return float(np.clip(value, *spans.sum(axis=0)))
+        ranges = [np.sort(k * np.array(ratio.ends)) for k, ratio in zip(self.weights, self.ratios, strict=True)]
+        return float(np.clip(value, *np.array(ranges).sum(axis=0)))
 
 
 def tail(width: float, noise: str) -> float:
@@ -356,7 +362,7 @@ class JointQueries:
     @property
     def extrapolated(self) -> bool:
         """Whether a model answers beyond what was measured of the attributes together."""
-        return any(one.estimates.extrapolates(self.names) for one in self.releases)
+        return any(release.estimates.extrapolates(self.names) for release in self.releases)
 
     def spread(self, query: Any) -> Floats:
         """Return a query on records as an array over the cells."""
@@ -373,10 +379,10 @@ class JointQueries:
 
         `cells` maps an attribute to the number of its cell. The array has an axis for each of `self.names`.
         """
-        found = np.ones(self.domain.shape(self.names))
+        indicator = np.ones(self.domain.shape(self.names))
         for name, cell in cells.items():
-            found = found * self.expand((name,), np.eye(self.domain[name].size)[cell])
-        return found
+            indicator = indicator * self.expand((name,), np.eye(self.domain[name].size)[cell])
+        return indicator
 
     def estimates(self, queries: Sequence[Floats], period: int = 0) -> Floats:
         """Return the estimates of queries."""
@@ -395,22 +401,23 @@ class JointQueries:
         count = len(queries)
         # the error of a sum gives the covariance of its two queries
         sums = [queries[i] + queries[j] for i in range(count) for j in range(i + 1, count)]
-        both = [one.spanned(self.names, np.stack([*queries, *sums])) for one in self.releases]
-        values = np.array([answers[:count] for answers, _ in both])
-        each = np.array([covariances(errors, count) for _, errors in both])
-        if not np.isfinite(each).all():
+        answered = [release.spanned(self.names, np.stack([*queries, *sums])) for release in self.releases]
+        values = np.array([answers[:count] for answers, _ in answered])
+        within = np.array([covariances(errors, count) for _, errors in answered])  # of the queries of each period
+        if not np.isfinite(within).all():
             raise PlanError("errors", "estimates without standard errors", "least squares, or simulated errors",
                             'set reconstruct.method = "least-squares", or leave reconstruct.errors out')  # fmt: skip
 
         # total variance of each period's queries
-        sizes = np.trace(each, axis1=1, axis2=2)
+        sizes = np.trace(within, axis1=1, axis2=2)
         scale = np.sqrt(sizes / max(sizes[0], 1e-300))
+        # covariances of two periods: their correlation times the sizes of both, in the form of the first period
         deviations = np.sqrt(np.diagonal(self.shared))
         between = self.shared / np.outer(deviations, deviations) * np.outer(scale, scale)
-        found = np.einsum("pq,ij->piqj", between, each[0])
-        for period, own in enumerate(each):
-            found[period, :, period, :] = own
-        return values, found
+        covariance = np.einsum("pq,ij->piqj", between, within[0])
+        for period, of_period in enumerate(within):
+            covariance[period, :, period, :] = of_period
+        return values, covariance
 
 
 def over(answered: Answered, queries: Iterable[Any], others: Iterable[str] = ()) -> JointQueries:
@@ -440,7 +447,7 @@ def over_periods(
     if (cells := domain.cells(ordered)) > MOST_CELLS:
         raise PlanError("attributes", f"{cells:,} cells of {', '.join(ordered)}", f"at most {MOST_CELLS:,}",
                         "compare groups of fewer attributes")  # fmt: skip
-    if len(releases) > 1 and not all(isinstance(one.estimates, LeastSquaresEstimates) for one in releases):
+    if len(releases) > 1 and not all(isinstance(release.estimates, LeastSquaresEstimates) for release in releases):
         raise PlanError("periods", "estimates of a model, whose errors at two periods have no known covariance",
                         "estimates of least squares", "use a mechanism without rounds")  # fmt: skip
     return JointQueries(releases, shared, ordered)
@@ -474,8 +481,8 @@ def linear(
             float(np.einsum("pi,piqj,qj", weights, covariance, weights)),
         )
     if population:
-        variance += sum(_sampling(records, np.tensordot(own, np.stack(queries), 1), period)
-                        for period, own in enumerate(weights))  # fmt: skip
+        variance += sum(_sampling(records, np.tensordot(of_period, np.stack(queries), 1), period)
+                        for period, of_period in enumerate(weights))  # fmt: skip
     error = math.sqrt(max(variance, 0.0))
     half = half_width(level, records.noise) * error
     p_value = tail(abs(estimate) / error, records.noise) if error else float(estimate == 0)
@@ -575,15 +582,15 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
     centre, scale = (lower[0] + upper[-1]) / 2, max((upper[-1] - lower[0]) / 2, 1e-300)
     known = np.zeros(attribute.size)
     known[: attribute.listed] = 1
-    rows_of = [ValueRow(np.pad((one - centre) / scale, (0, attribute.size - attribute.listed)), known)
-               for one in (middle, lower, upper)]  # fmt: skip
+    rows_at = [ValueRow(np.pad((values - centre) / scale, (0, attribute.size - attribute.listed)), known)
+               for values in (middle, lower, upper)]  # fmt: skip
     same = np.array_equal(lower, upper)
     return Outcome(
         names=(name,),
-        rows=rows_of[:1] if same else rows_of,
+        rows=rows_at[:1] if same else rows_at,
         scale=scale,
         ends=(-1.0, 1.0),
-        squares=rows_of[0].values ** 2,
+        squares=rows_at[0].values ** 2,
         centre=centre,
     )
 
@@ -604,27 +611,28 @@ def summed(
         attribute = numeric_attribute(records.releases[0], name)
         lower, upper = value_ends(attribute)
         middle = [value_of(attribute, cell, 0.5) for cell in range(attribute.listed)]
-        values = [np.pad(one, (0, attribute.size - attribute.listed)) for one in (middle, lower, upper)]
+        values = [np.pad(of_cells, (0, attribute.size - attribute.listed)) for of_cells in (middle, lower, upper)]
 
-    arrays = [records.expand((name,), own) for own in values]
-    found = linear(records, [group * arrays[0] for group in groups], weights, level, population)
+    arrays = [records.expand((name,), of_cells) for of_cells in values]
+    middle_sum = linear(records, [group * arrays[0] for group in groups], weights, level, population)
     if len(arrays) == 1 or np.array_equal(arrays[1], arrays[2]):
-        return found
-    up, width = weights.sum(axis=0) > 0, half_width(level, records.noise)
-    # the sum at its least and at its greatest, by the position of records in their bins
-    first, last = (
-        linear(records, [group * arrays[1 if one == lower else 2] for group, one in zip(groups, up, strict=True)],
-               weights, level, population) for lower in (True, False)
-    )  # fmt: skip
+        return middle_sum
+
+    # the sum at its least and at its greatest: groups of positive weight at the lower ends, or at the upper ones
+    positive, width = weights.sum(axis=0) > 0, half_width(level, records.noise)
+    of_groups = list(zip(groups, positive, strict=True))
+    at_least = [group * arrays[1 if is_positive else 2] for group, is_positive in of_groups]
+    at_most = [group * arrays[2 if is_positive else 1] for group, is_positive in of_groups]
+    least, most = (linear(records, queries, weights, level, population) for queries in (at_least, at_most))
     # standard errors of both, from the half widths of their intervals
-    errors = [(one.high - one.estimate) / width for one in (first, last)]
+    errors = [(contrast.high - contrast.estimate) / width for contrast in (least, most)]
     p_value = smallest_level(
-        lambda half: (first.estimate - half * errors[0], last.estimate + half * errors[1]), records.noise
+        lambda half: (least.estimate - half * errors[0], most.estimate + half * errors[1]), records.noise
     )
     return Contrast(
-        estimate=found.estimate,
-        low=first.low,
-        high=last.high,
+        estimate=middle_sum.estimate,
+        low=least.low,
+        high=most.high,
         p_value=p_value,
         population=population,
         extrapolated=records.extrapolated,
@@ -663,22 +671,21 @@ def combined(
     # queries 2g and 2g + 1 are t and n of group g
     pairs = [slice(2 * group, 2 * group + 2) for _, group in places]
     # one ratio t/n for each group at a period with a weight
-    ratios = [Ratio.of(values[period, own], covariance[period, own, period, own], outcome.ends, sampled=population,
+    ratios = [Ratio.of(values[period, pair], covariance[period, pair, period, pair], outcome.ends, sampled=population,
                        square=_square(records, outcome, groups[group], period) if population else None)
-              for (period, group), own in zip(places, pairs, strict=True)]  # fmt: skip
+              for (period, group), pair in zip(places, pairs, strict=True)]  # fmt: skip
 
     correlations = np.eye(len(places))
     for i, j in np.ndindex(correlations.shape):
         if i < j:
-            (first, one), (second, other) = places[i], places[j]
-            # t - θn of either ratio; records in both groups add their sampling covariance
-            contrast = np.array([1.0, -ratios[i].value]), np.array([1.0, -ratios[j].value])
-            shared = contrast[0] @ covariance[first, pairs[i], second, pairs[j]] @ contrast[1]
-            if population and first == second and (whole[one][1] * whole[other][1]).any():
-                scores = [
-                    whole[group][0] - ratios[place].value * whole[group][1] for group, place in ((one, i), (other, j))
-                ]
-                shared += records.estimates([scores[0] * scores[1]], first)[0]
+            (period_i, group_i), (period_j, group_j) = places[i], places[j]
+            # t − θn of either ratio; records in both groups add their sampling covariance
+            contrast_i, contrast_j = np.array([1.0, -ratios[i].value]), np.array([1.0, -ratios[j].value])
+            shared = contrast_i @ covariance[period_i, pairs[i], period_j, pairs[j]] @ contrast_j
+            (t_i, n_i), (t_j, n_j) = whole[group_i], whole[group_j]
+            if population and period_i == period_j and (n_i * n_j).any():
+                scores = (t_i - ratios[i].value * n_i) * (t_j - ratios[j].value * n_j)
+                shared += records.estimates([scores], period_i)[0]
             # variances of t − θn at the estimated ratios
             size = math.sqrt(ratios[i].variance(ratios[i].value) * ratios[j].variance(ratios[j].value))
             correlations[i, j] = correlations[j, i] = np.clip(shared / size, -1, 1) if size > 0 else 0.0
@@ -696,10 +703,10 @@ def _square(records: JointQueries, outcome: Outcome, group: Floats, period: int)
     if outcome.squares is None:
         return None
     try:
-        found = records.estimates([group * records.expand(outcome.names, outcome.squares)], period)[0]
+        square = records.estimates([group * records.expand(outcome.names, outcome.squares)], period)[0]
     except PlanError:
         return None
-    return float(found) if found > 0 else None
+    return float(square) if square > 0 else None
 
 
 def compared(
@@ -723,9 +730,9 @@ def compared(
     if len(outcome.rows) > 1:
         lower, upper = outcome.rows[1:]
         cases += [[lower if sign > 0 else upper for sign in signs], [upper if sign > 0 else lower for sign in signs]]
-    found = [combined(records, outcome, groups, weights, population, rows, convert) for rows in cases]
+    of_cases = [combined(records, outcome, groups, weights, population, rows, convert) for rows in cases]
 
-    middle, lowest, highest = found[0], found[min(1, len(found) - 1)], found[-1]
+    middle, lowest, highest = of_cases[0], of_cases[min(1, len(of_cases) - 1)], of_cases[-1]
     unit = outcome.scale if scale == "difference" else 1.0
     # a range found by a search clips some values: each mean may be off by both limits
     clipped = sum(outcome.clipped) / unit * float(np.abs(weights).sum())
@@ -733,11 +740,11 @@ def compared(
     def limits(half: float) -> tuple[float, float]:
         return lowest.limits(half)[0] - clipped, highest.limits(half)[1] + clipped
 
-    told = [float(unit * convert[1](one)) for one in (middle.estimate, *limits(width))]
+    estimate, low, high = (float(unit * convert[1](value)) for value in (middle.estimate, *limits(width)))
     return Contrast(
-        estimate=told[0],
-        low=told[1],
-        high=told[2],
+        estimate=estimate,
+        low=low,
+        high=high,
         p_value=smallest_level(limits, records.noise),
         population=population,
         extrapolated=records.extrapolated,
@@ -768,11 +775,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     ----------
     p_values : sequence of float
     """
-    if not all(isinstance(number, float | int) and 0 <= number <= 1 for number in p_values):
+    if not all(isinstance(p_value, float | int) and 0 <= p_value <= 1 for p_value in p_values):
         raise JobError("results", safe_repr(list(p_values)), "results with p-values between 0 and 1",
                        "leave out those without a p-value")  # fmt: skip
     count, adjusted, largest = len(p_values), [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(count), key=lambda one: p_values[one])):
+    for rank, place in enumerate(sorted(range(count), key=lambda position: p_values[position])):
         largest = max(largest, min((count - rank) * p_values[place], 1.0))
         adjusted[place] = largest
     return adjusted
@@ -791,12 +798,13 @@ def population_estimate(
     check_level(level)
     records = over(answered, (), (*outcome.names, *(name for name, _ in group)))
     chosen = records.cell(dict(group))
-    found = [combined(records, outcome, [chosen], np.ones((1, 1)), True, [row]) for row in outcome.rows]
-    (ratio,), width = found[0].ratios, half_width(level, records.noise)
+    # of records in the middle of their bins, and at the lower and upper ends if these differ
+    of_rows = [combined(records, outcome, [chosen], np.ones((1, 1)), True, [row]) for row in outcome.rows]
+    (ratio,), width = of_rows[0].ratios, half_width(level, records.noise)
     check_records("share or mean", what, ratio.below, width * ratio.error, group)
-    low, high = found[min(1, len(found) - 1)].limits(width)[0], found[-1].limits(width)[1]
-    told = (float(outcome.centre + outcome.scale * one) for one in (found[0].estimate, low, high))
-    estimate, low, high = told
+    low, high = of_rows[min(1, len(of_rows) - 1)].limits(width)[0], of_rows[-1].limits(width)[1]
+    centred = (of_rows[0].estimate, low, high)
+    estimate, low, high = (float(outcome.centre + outcome.scale * value) for value in centred)
     return PopulationEstimate(estimate, low - outcome.clipped[0], high + outcome.clipped[1])
 
 
@@ -832,15 +840,15 @@ def crosstab(
     records, width = over(answered, (), names), half_width(level, answered.estimates.noise)
     shape = tuple(records.domain[name].size for name in names)
     # `records` has the attributes in the order of the domain
-    turned = records.names != names
+    is_transposed = records.names != names
     if normalize is None:
         counts, errors = answered.cells(records.names)
         total = max(float(counts.sum()), 1.0)
         # binomial variance of a count of n independent records
         sampling = np.maximum(counts * (1 - counts / total), 0.0) if population else 0.0
         half = width * np.sqrt(errors**2 + sampling)
-        found = {"estimate": counts, "low": counts - half, "high": counts + half}
-        return {name: figure.T if turned else figure for name, figure in found.items()}
+        intervals = {"estimate": counts, "low": counts - half, "high": counts + half}
+        return {name: figure.T if is_transposed else figure for name, figure in intervals.items()}
 
     cells = np.arange(shape[0] * shape[1]).reshape(shape)
     parts = {"rows": list(cells), "columns": list(cells.T), "all": [cells.reshape(-1)]}
@@ -857,8 +865,8 @@ def crosstab(
         queries = np.concatenate([whole[None], single, single + whole]).reshape(-1, *shape)
         values, errors = answered.spanned(names, queries)
         pairs = errors[1:].reshape(2, -1).T
-        for place, value, (own, both) in zip(places, values[1:], pairs, strict=False):
-            covariance = covariances(np.array([own, errors[0], both]), 2)
+        for place, value, (error, error_of_sum) in zip(places, values[1:], pairs, strict=False):
+            covariance = covariances(np.array([error, errors[0], error_of_sum]), 2)
             ratio = Ratio.of(np.array([value, values[0]]), covariance, (0.0, 1.0), sampled=population)
             # the whole is distinguished from no records; otherwise the shares stay nan
             if ratio.seen(width):

@@ -97,10 +97,10 @@ class Finding:
         if self.group is None:
             return f"{share} of the records have {cell}; equal shares would be {percent(self.expected)}."
         by, at = self.group
-        of = f"Of the records with {_cell(domain, by, at)}, {share}"
+        begin = f"Of the records with {_cell(domain, by, at)}, {share}"
         if domain[by].kind == "date":
-            of = f"In {words_of(domain[by])[at]}, {share} of the records"
-        return f"{of} have {cell}; of all records {percent(self.expected)}."
+            begin = f"In {words_of(domain[by])[at]}, {share} of the records"
+        return f"{begin} have {cell}; of all records {percent(self.expected)}."
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class MeanFinding:
         ends = [rounded(end, self.error) for end in (self.low, self.high)]
         unit = f" {domain[number].words.unit}" * bool(domain[number].words.unit)
         mean = f"{rounded(self.mean, self.error)}{unit} [{ends[0]} to {ends[1]}]"
-        of = f"of the records with {_cell(domain, by, self.cell)}"
-        every = rounded(self.expected, self.error)
-        return f"The mean of {title_of(domain, number)} {of} is {mean}; of all records {every}."
+        group = f"of the records with {_cell(domain, by, self.cell)}"
+        expected = rounded(self.expected, self.error)
+        return f"The mean of {title_of(domain, number)} {group} is {mean}; of all records {expected}."
 
 
 def _cell(domain: Domain, name: str, cell: int) -> str:
@@ -174,18 +174,18 @@ def findings(answered: Answered, most: int = MOST_FINDINGS) -> list[Finding | Me
     if not isinstance(answered.estimates, LeastSquaresEstimates):  # as of their simultaneous intervals
         tail += TAIL + LONGER * math.log(candidates)
 
-    told = list[Finding | MeanFinding]()
+    largest = list[Finding | MeanFinding]()
     # dependences and means before shares
     for sets in ([*pairs, *means], singles):
         departures = {names: _departures(answered, names) for names in sets}
         sizes = {names: float(np.abs(ratios).max()) for names, ratios in departures.items() if ratios.size}
         for names in sorted(sizes, key=lambda names: -sizes[names]):
             # sorted by size: all further ones are smaller
-            if len(told) == most or sizes[names] <= width * tail:
+            if len(largest) == most or sizes[names] <= width * tail:
                 break
             first = _first_mean if names[-1] in domain.number_names else _first
-            told += first(answered, names, departures[names], width * tail, level)
-    return told
+            largest += first(answered, names, departures[names], width * tail, level)
+    return largest
 
 
 def _requested_means(answered: Answered) -> Sequence[AttributeSet]:
@@ -207,9 +207,9 @@ def _may_be_independent(answered: Answered, names: AttributeSet) -> bool:
     The domain determines a dependence of attributes that have a column in common, or that occur in the same rule. A
     model extrapolates a set if the measurements determine only a part of its counts.
     """
-    domain, (one, other) = answered.estimates.workload.domain, names
-    implied = set(domain[one].columns) & set(domain[other].columns) or any(
-        {one, other} <= set(rule.names) for rule in domain.rules
+    domain, (first, second) = answered.estimates.workload.domain, names
+    implied = set(domain[first].columns) & set(domain[second].columns) or any(
+        {first, second} <= set(rule.names) for rule in domain.rules
     )
     return not implied and not answered.estimates.extrapolates(names)
 
@@ -294,8 +294,8 @@ def _mean_queries(answered: Answered, names: AttributeSet) -> tuple[Floats, Floa
 def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float, level: float) -> Iterator[Finding]:
     """Yield the largest finding of a table, if there is any; of equal ones the one above its expectation.
 
-    `sizes` are the departures in errors. `inside` selects the cell and `every` the records of its group, so that their
-    ratio is the cell's share.
+    `sizes` are the departures in errors. `inside` selects the cell and `of_group` the records of its group, so that
+    their ratio is the cell's share.
 
     `least` is the number of errors above which a departure is a finding (w), and `level` that of the joint intervals.
     Ties are compared after rounding to six digits, so that they do not depend on the machine. The other attribute, or
@@ -309,17 +309,18 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
             return
         cell = tuple(int(at) for at in np.unravel_index(flat, sizes.shape))
         by = int(len(names) == 2 and domain[names[1]].kind == "date")  # of two attributes, the first or a date groups
-        inside, every, group = np.zeros(sizes.shape), np.ones(sizes.shape), None
+        inside, of_group, group = np.zeros(sizes.shape), np.ones(sizes.shape), None
         inside[cell] = 1
         # equal shares of the values, or the share among all records
         expected = 1 / domain[names[0]].listed
         if len(names) == 2:
-            every = np.moveaxis(np.zeros(sizes.shape), by, 0)
-            every[cell[by]] = 1
-            every, group = np.moveaxis(every, 0, by), (names[by], cell[by])
+            of_group = np.moveaxis(np.zeros(sizes.shape), by, 0)
+            of_group[cell[by]] = 1
+            of_group, group = np.moveaxis(of_group, 0, by), (names[by], cell[by])
             expected = float(values.sum(axis=by)[cell[1 - by]] / values.sum())
+
         try:
-            share, *ends = query_ratio(answered, names, inside, every, level)
+            share, *ends = query_ratio(answered, names, inside, of_group, level)
         except TooFewRecords:
             continue
         low, high = np.clip(ends, 0, 1)
@@ -328,8 +329,8 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
             # number of the attribute that is described; the other one groups
             at = 1 - by if group else 0
             error = (ends[1] - ends[0]) / 2 / width
-            told = float(np.clip(share, 0, 1)), float(low), float(high)
-            yield Finding(names, names[at], cell[at], group, *told, error, expected, abs(float(sizes[cell])))
+            figures = float(np.clip(share, 0, 1)), float(low), float(high)
+            yield Finding(names, names[at], cell[at], group, *figures, error, expected, abs(float(sizes[cell])))
             return
 
 
@@ -344,8 +345,8 @@ def _first_mean(
     `level` that of the joint intervals.
     """
     by, number = names
-    groups, every = mean_table(answered, number, (by,), level), mean_table(answered, number, (), level)
-    expected = every["estimate"][0].as_py()
+    groups, of_all = mean_table(answered, number, (by,), level), mean_table(answered, number, (), level)
+    expected = of_all["estimate"][0].as_py()
 
     for cell in np.argsort(-np.abs(sizes), kind="stable").tolist():
         if abs(sizes[cell]) <= least:

@@ -119,19 +119,19 @@ def independence_test(
     noise = chosen(errors.reshape(-1, *domain.shape(ordered)))
     random = public_generator(f"{seed} {axes} {sorted(where)}")
 
-    width, found = half_width(0.95, estimates.noise), list[_Stratum]()
+    width, strata = half_width(0.95, estimates.noise), list[_Stratum]()
     for number, table in enumerate(observed):
         # a stratum whose records are not distinguished from none is left out
         if table.sum() > max(width * noise[:, number].sum(axis=(1, 2)).std(), 1.0):
-            found.append(_Stratum.of(table, noise[:, number], random))
-    if not found:
+            strata.append(_Stratum.of(table, noise[:, number], random))
+    if not strata:
         raise TooFewRecords("test", " and ".join(names), "a table with more records than noise",
                             "use a larger group")  # fmt: skip
 
     # the p-value counts the observed table as one of the simulated ones, so it is never 0
-    statistic, freedom = sum(one.statistic for one in found), sum(one.freedom for one in found)
-    above = int((np.sum([one.simulated for one in found], axis=0) >= statistic).sum())
-    share = sum(one.noise for one in found) / freedom
+    statistic, freedom = sum(stratum.statistic for stratum in strata), sum(stratum.freedom for stratum in strata)
+    above = int((np.sum([stratum.simulated for stratum in strata], axis=0) >= statistic).sum())
+    share = sum(stratum.noise for stratum in strata) / freedom
     return IndependenceTest(
         statistic=float(statistic),
         p_value=(1 + above) / (draws + 1),
@@ -153,7 +153,7 @@ class _Stratum(NamedTuple):
         """Return the statistic of a table under draws of its noise, shape (WEIGHING + draws, J, K).
 
         The first WEIGHING draws estimate the covariance of the noise, so that the others, which simulate tables, are
-        independent of the weights. `bases` have orthonormal contrasts of each axis as rows.
+        independent of the weights.
         """
         weighing, noise = noise[:WEIGHING], noise[WEIGHING:]
         rows, columns = (_shares(table.sum(axis=axis)) for axis in (1, 0))
@@ -161,9 +161,12 @@ class _Stratum(NamedTuple):
         records = random.multinomial(round(total), np.outer(rows, columns).reshape(-1), len(noise))
         simulated = _contrasts(records.reshape(noise.shape) + noise)
 
-        bases = [_basis(len(one)) for one in (rows, columns)]
-        sampling = total * np.kron(*(base @ (np.diag(one) - np.outer(one, one)) @ base.T
-                                     for base, one in zip(bases, (rows, columns), strict=True)))  # fmt: skip
+        # n (diag p − ppᵀ) ⊗ (diag q − qqᵀ) in the contrasts of both axes
+        multinomial = []
+        for shares in (rows, columns):
+            basis = _basis(len(shares))
+            multinomial.append(basis @ (np.diag(shares) - np.outer(shares, shares)) @ basis.T)
+        sampling = total * np.kron(*multinomial)
         spread = _noise_covariance(weighing, rows, columns)
         weights = np.linalg.pinv(sampling + spread, rcond=1e-10, hermitian=True)
 
@@ -180,9 +183,9 @@ def _shares(sums: Floats) -> Floats:
 
 def _basis(size: int) -> Floats:
     """Return orthonormal contrasts of the cells of an axis, shape (size − 1, size)."""
-    found = np.tril(np.ones((size - 1, size)))
-    found[np.arange(size - 1), np.arange(1, size)] = -np.arange(1, size)
-    return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+    contrasts = np.tril(np.ones((size - 1, size)))
+    contrasts[np.arange(size - 1), np.arange(1, size)] = -np.arange(1, size)
+    return np.asarray(contrasts / np.linalg.norm(contrasts, axis=1, keepdims=True))
 
 
 def _contrasts(tables: Floats) -> Floats:
@@ -193,8 +196,9 @@ def _contrasts(tables: Floats) -> Floats:
 
 
 def _projected(tables: Floats) -> Floats:
-    left, right = (_basis(size) for size in tables.shape[1:])
-    return np.einsum("ij,bjk,lk->bil", left, tables, right, optimize=True).reshape(len(tables), -1)
+    """Return tables in orthonormal contrasts of both axes, shape (tables, contrasts)."""
+    of_rows, of_columns = (_basis(size) for size in tables.shape[1:])
+    return np.einsum("ij,bjk,lk->bil", of_rows, tables, of_columns, optimize=True).reshape(len(tables), -1)
 
 
 def _noise_covariance(noise: Floats, rows: Floats, columns: Floats) -> Floats:
@@ -210,8 +214,8 @@ def _noise_covariance(noise: Floats, rows: Floats, columns: Floats) -> Floats:
     departures = (noise - down[:, :, None] * columns - rows[:, None] * across[:, None, :]
                   + np.outer(rows, columns) * total[:, None, None])  # fmt: skip
     drawn = _projected(departures)
-    found = drawn.T @ drawn / len(drawn)
-    size = len(found)
+    covariance = drawn.T @ drawn / len(drawn)
+    size = len(covariance)
     # the fewer draws per contrast, the larger the share of the identity
     share = size / (size + len(drawn))
-    return np.asarray((1 - share) * found + share * np.trace(found) / size * np.eye(size))
+    return np.asarray((1 - share) * covariance + share * np.trace(covariance) / size * np.eye(size))

@@ -57,9 +57,10 @@ def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -
         raise JobError("bias", f"'tail' for {name}, whose range is public", "a number with a private end",
                        "leave it out: nothing is known about values beyond the range")  # fmt: skip
 
-    (low, high), found = domain[name].ends, searched[name]  # type: ignore[attr-defined]
-    up = found["above"] / max(found["clipped_mean"] - low, 1e-9)
-    down = found["below"] / max(high - found["clipped_mean"], 1e-9)
+    # means of the parts that are clipped above and below, and the mean of the clipped column
+    (low, high), parts = domain[name].ends, searched[name]  # type: ignore[attr-defined]
+    up = parts["above"] / max(parts["clipped_mean"] - low, 1e-9)
+    down = parts["below"] / max(high - parts["clipped_mean"], 1e-9)
 
     def add(table: pa.Table) -> pa.Table:
         """Return the table with its estimates moved by the clipped part; intervals move too if they do not include it.
@@ -83,7 +84,7 @@ def deviation_table(answered: Answered, name: str, by: Sequence[str], level: flo
     root), by linear approximation; a variance of 0 has no such error.
     """
     figures = _figures(answered, VarianceQueries(of=name), name, by, level)
-    estimates, low, high = (np.sqrt(one) for one in (figures.estimates, figures.low, figures.high))
+    estimates, low, high = (np.sqrt(variances) for variances in (figures.estimates, figures.low, figures.high))
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = figures.errors / (2 * estimates)
     return _table(answered, by, Figures(estimates=estimates, errors=errors, low=low, high=high))
@@ -97,8 +98,8 @@ def ratio_table(answered: Answered, name: str, other: str, by: Sequence[str], le
     """
     check_level(level)
     domain = answered.estimates.workload.domain
-    for one in {name, other} - {RECORDS}:
-        number_named(domain, one, "ratio")
+    for number in {name, other} - {RECORDS}:
+        number_named(domain, number, "ratio")
     if name == other:
         raise JobError("ratio", f"{name!r} twice", f"two numbers, or a number and {RECORDS!r}", "name another one")
 
@@ -109,10 +110,10 @@ def ratio_table(answered: Answered, name: str, other: str, by: Sequence[str], le
 
     both = domain.ordered([*names, *({name, other} - {RECORDS})])
     pairs = [_ratio_answers(answered, both, names, (name, other), cells) for cells in np.ndindex(domain.shape(names))]
-    answers, errors = (np.array(one) for one in zip(*pairs, strict=True))
+    answers, moments = (np.array(figures) for figures in zip(*pairs, strict=True))
     width = half_width(level, answered.estimates.noise)
 
-    return _table(answered, names, _ratio_figures(answers, errors, width))
+    return _table(answered, names, _ratio_figures(answers, moments, width))
 
 
 def _ratio_answers(
@@ -140,11 +141,11 @@ def _sum_query(domain: Domain, both: AttributeSet, by: AttributeSet, name: str, 
     """
     chosen = dict(zip(by, cells, strict=True))
     query = np.ones(())
-    for own in both:
-        axis = np.ones(domain[own].size)
-        if own in chosen:
-            axis = np.eye(domain[own].size)[chosen[own]]
-        elif own == name:
+    for attribute in both:
+        axis = np.ones(domain[attribute].size)
+        if attribute in chosen:
+            axis = np.eye(domain[attribute].size)[chosen[attribute]]
+        elif attribute == name:
             axis = number_named(domain, name, "ratio").cell_values
         query = np.multiply.outer(query, axis)
 
@@ -167,7 +168,7 @@ def _ratio_figures(answers: Floats, moments: Floats, width: float) -> Figures:
         # delta method: Var(a/b) is to first order Var(a − r b)/b² at r = a/b
         deviation = np.sqrt(np.maximum(first - 2 * ratio * covariance + ratio**2 * second, 0)) / np.abs(b)
         low, high = fieller((a, b), (first, second, covariance), width)
-    return Figures(*(np.where(seen, one, np.nan) for one in (ratio, deviation, low, high)))
+    return Figures(*(np.where(seen, figure, np.nan) for figure in (ratio, deviation, low, high)))
 
 
 def _figures(
@@ -239,6 +240,6 @@ def _table(answered: Answered, by: Sequence[str], figures: Figures) -> pa.Table:
     columns |= {name: np.asarray(figure).reshape(-1) for name, figure in zip(FIGURES, figures, strict=True)}
     missing = np.isnan(columns["estimate"])
     if missing.any():
-        columns["reason"] = pa.array([REASON if one else None for one in missing.tolist()], pa.string())
+        columns["reason"] = pa.array([REASON if is_missing else None for is_missing in missing.tolist()], pa.string())
 
     return pa.table(columns)

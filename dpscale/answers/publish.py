@@ -157,39 +157,44 @@ def publish(
     Tables add up to the total, so there are none if it is not estimated. Tables of numbers whose groups have no
     published counts, and statements, are omitted if counts below a minimum are hidden.
 
-    `found` has the integer tables and the sets without one, with the reasons. `left_out` keeps the reasons of requested
-    sets.
+    `whole` has the integer tables and the sets without one, with the reasons. `left_out` keeps the reasons of requested
+    sets; with statements, those of sets that the workload asks for beside the statements.
     """
-    total, found = None, WholeTables({}, {}, dict.fromkeys(requested, UNDETERMINED))
+    total, whole = None, WholeTables({}, {}, dict.fromkeys(requested, UNDETERMINED))
     has_levels = names_levels(answered, requested)
     with suppress(PlanError):
         total = max(round(statistics.total(answered, 0.95).estimate), 0)
     if total is not None:
-        found = (tree_tables if has_levels else plain_tables)(answered, requested, total, MOST_CELLS)
-    numbers = [*number_tables(answered, requested, found.tables, MOST_CELLS)]
+        whole = (tree_tables if has_levels else plain_tables)(answered, requested, total, MOST_CELLS)
+
+    numbers, uncounted = list[NumberTable](), list[NumberTable]()
+    for statistic in number_tables(answered, requested, whole.tables, MOST_CELLS):
+        known_count = 0 if statistic.by else total or 0  # the group of all records has the total as its count
+        is_uncounted = minimum > known_count and "count" not in statistic.table.column_names
+        (uncounted if is_uncounted else numbers).append(statistic)
+
     listed = [*_listed(answered, requested)]
     notes = NOTES if has_levels else ()
-    ends = {names: own for names in found.tables if (own := _ends(answered, names)) is not None}
-    uncounted = [
-        one for one in numbers if minimum > (total or 0 if not one.by else 0) and "count" not in one.table.column_names
-    ]
-    asked = {names for part in answered.estimates.workload.parts if part.name not in answered.selected
-             for names in part.sets} if statements else requested  # fmt: skip
-    left_out = {names: why for names, why in found.left_out.items() if names in asked}
-    left_out |= {(one.name,): UNCOUNTED for one in uncounted}
-    numbers = [one for one in numbers if one not in uncounted]
+    all_ends = {names: _ends(answered, names) for names in whole.tables}
+
+    asked: Iterable[AttributeSet] = requested
+    if statements:
+        parts = [part for part in answered.estimates.workload.parts if part.name not in answered.selected]
+        asked = {names for part in parts for names in part.sets}
+    left_out = {names: why for names, why in whole.left_out.items() if names in asked}
+    left_out |= {(statistic.name,): UNCOUNTED for statistic in uncounted}
     if minimum:
         left_out |= {(rows.name,): HIDDEN for rows in statements}
         statements = ()
     return Published(
         total=total,
-        tables=found.tables,
-        errors=found.errors,
+        tables=whole.tables,
+        errors=whole.errors,
         left_out=left_out,
         listed=listed,
         numbers=numbers,
         notes=notes,
-        ends=ends,
+        ends={names: ends for names, ends in all_ends.items() if ends is not None},
         statements=statements,
     )
 
@@ -232,7 +237,7 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
     without a table.
     """
     whole: dict[AttributeSet, Integers] = {(): np.array(total)}
-    errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
+    errors, left_out = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     domain = answered.estimates.workload.domain
 
     for names in closed([*requested, *known_sets(domain, requested)]):
@@ -240,26 +245,26 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
             whole[names], errors[names] = known, np.zeros(known.shape)
             continue
         if domain.cells(names) > most_cells:
-            left[names] = f"it has more than {most_cells:,} cells"
+            left_out[names] = f"it has more than {most_cells:,} cells"
             continue
 
         try:
             estimate, errors[names] = answered.cells(names)
         except PlanError:
-            left[names] = UNDETERMINED
+            left_out[names] = UNDETERMINED
             continue
 
         # fitted to the integer tables of its subsets, with 0 at impossible cells; None if they contradict
-        found = adjust_to_constraints(
+        fitted = adjust_to_constraints(
             estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names))
         )
-        if found is None:
-            left[names] = CONTRADICTION
+        if fitted is None:
+            left_out[names] = CONTRADICTION
         else:
-            whole[names] = found
+            whole[names] = fitted
 
     tables = {names: whole[names] for names in requested if names in whole and names}
-    return WholeTables(tables, errors, {names: why for names, why in left.items() if names in requested})
+    return WholeTables(tables, errors, {names: why for names, why in left_out.items() if names in requested})
 
 
 def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[tuple[str, pa.Table]]:
@@ -288,17 +293,18 @@ def closed(requested: Iterable[AttributeSet]) -> list[AttributeSet]:
 
     The intersection of two sets is the common margin on which their tables must agree; the empty set is omitted.
     """
-    found = dict.fromkeys(names for names in requested if names)
-    for one, other in combinations(list(found), 2):
-        found[tuple(name for name in one if name in other)] = None
-    found.update(dict.fromkeys((name,) for names in list(found) for name in names))
-    return sorted((names for names in found if names), key=len)
+    sets = dict.fromkeys(names for names in requested if names)
+    for first, second in combinations(list(sets), 2):
+        sets[tuple(name for name in first if name in second)] = None
+    sets.update(dict.fromkeys((name,) for names in list(sets) for name in names))
+    return sorted((names for names in sets if names), key=len)
 
 
 def below(names: AttributeSet, whole: Mapping[AttributeSet, Integers]) -> dict[AttributeSet, Integers]:
     """Return the largest integer tables over subsets of a set."""
-    inside = [own for own in whole if set(own) < set(names)]
-    return {own: whole[own] for own in inside if not any(set(own) < set(other) for other in inside)}
+    inside = [subset for subset in whole if set(subset) < set(names)]
+    maximal = [subset for subset in inside if not any(set(subset) < set(other) for other in inside)]
+    return {subset: whole[subset] for subset in maximal}
 
 
 def chosen(
@@ -374,8 +380,8 @@ def write_published(
         _workbook()
     _emptied(folder)
     finished = finished_tables(domain, published, limit, minimum)
-    rows = {name: flag_rows(own, limit) for name, own in _statement_names(published)}
-    tables = {one.name: one.table for one in finished}
+    rows = {name: flag_rows(of_statement, limit) for name, of_statement in _statement_names(published)}
+    tables = {table.name: table.table for table in finished}
     write_tables(
         folder,
         domain,
@@ -419,22 +425,24 @@ def write_tables(
 
     `rows` are those of statements, which statistical files cannot have.
     """
-    tables = {one.name: one.table for one in finished}
+    tables = {table.name: table.table for table in finished}
     for kind in formats:
         if kind in FORMATS:
             FORMATS[kind](folder, tables | dict(rows), release, description)
         else:
             source = f"{about['publisher']}, release {release}" if "publisher" in about else f"release {release}"
             known = dimensions_of(domain)
-            STATISTICAL[kind](_place(folder, kind), [one.cube(notes, known) for one in finished], source)
+            STATISTICAL[kind](_place(folder, kind), [table.cube(notes, known) for table in finished], source)
 
 
 def dimensions_of(domain: Domain) -> dict[str, Dimension]:
     """Return titles and labels of the attributes by name, for the columns of published tables."""
-    words = {one.name: dict(zip(texts(one), words_of(one), strict=True)) for one in domain.attributes}
-    return {
-        own: Dimension(name=own, title=title_of(domain, own), values=(), words=shown) for own, shown in words.items()
-    }
+    dimensions = {}
+    for attribute in domain.attributes:
+        words = dict(zip(texts(attribute), words_of(attribute), strict=True))
+        title = title_of(domain, attribute.name)
+        dimensions[attribute.name] = Dimension(name=attribute.name, title=title, values=(), words=words)
+    return dimensions
 
 
 def _meaning(axis: Attribute) -> list[str]:
@@ -454,9 +462,9 @@ def labelled(domain: Domain, published: Published, names: AttributeSet, limit: f
     counts = published.tables[names].reshape(-1)
     errors = np.broadcast_to(published.errors[names], published.tables[names].shape).reshape(-1)
     cells = np.unravel_index(np.arange(counts.size), published.tables[names].shape)
-    own = {label_column(name): column(domain[name], at) for name, at in zip(names, cells, strict=True)}
-    own |= {"count": counts, "std_error": pa.array(np.round(errors, 2), from_pandas=True)}
-    return flagged(pa.table(own), limit)
+    columns = {label_column(name): column(domain[name], at) for name, at in zip(names, cells, strict=True)}
+    columns |= {"count": counts, "std_error": pa.array(np.round(errors, 2), from_pandas=True)}
+    return flagged(pa.table(columns), limit)
 
 
 def flagged(table: pa.Table, limit: float) -> pa.Table:
@@ -532,10 +540,10 @@ class FinishedTable:
         `ends` is (lower ends, upper ends) of the counts' intervals, or empty if these are not known. A hidden count
         (null) has no interval either.
         """
-        found, missing = self.table, pc.is_null(self.table["count"]) if self.ends else None
-        for end, own in zip(("low", "high"), self.ends, strict=False):
-            found = found.append_column(end, pc.if_else(missing, None, pa.array(own.reshape(-1), from_pandas=True)))
-        return found
+        table, missing = self.table, pc.is_null(self.table["count"]) if self.ends else None
+        for end, values in zip(("low", "high"), self.ends, strict=False):
+            table = table.append_column(end, pc.if_else(missing, None, pa.array(values.reshape(-1), from_pandas=True)))
+        return table
 
     def cube(self, notes: Sequence[str], known: Mapping[str, Dimension]) -> Cube:
         """Return the table for the files of statistical offices; `known` has titles and labels of attributes."""
@@ -549,31 +557,24 @@ def finished_tables(domain: Domain, published: Published, limit: float, minimum:
     `limit` is the relative error from which a value is unreliable. Tables are in this order: counts by attributes,
     listed queries, figures of numbers.
     """
-    found = list[FinishedTable]()
+    finished = list[FinishedTable]()
     for name, names in _names(published.tables):
-        title = f"Number of records by {', '.join(title_of(domain, own) for own in names)}"
+        title = f"Number of records by {', '.join(title_of(domain, attribute) for attribute in names)}"
         table, ends = labelled(domain, published, names, limit), published.ends.get(names, ())
-        found.append(
+        finished.append(
             FinishedTable(name=name, title=title, unit=RECORDS, attributes=names, table=table, number=None, ends=ends)
         )
     for name, table in _listed_names(published):
-        found.append(
-            FinishedTable(
-                name=name,
-                title=f"Number of records: {name[4:]}",
-                unit=RECORDS,
-                attributes=(),
-                table=flagged(table, limit),
-            )
+        title = f"Number of records: {name[4:]}"  # without the number of the file name, as "007-"
+        table = flagged(table, limit)
+        finished.append(FinishedTable(name=name, title=title, unit=RECORDS, attributes=(), table=table))
+    for name, number in _number_names(published):
+        title = number.title[:1].upper() + number.title[1:]
+        table = flag_values(number, limit)
+        finished.append(
+            FinishedTable(name=name, title=title, unit=number.unit, attributes=number.by, table=table, number=number)
         )
-    for name, one in _number_names(published):
-        title = one.title[:1].upper() + one.title[1:]
-        found.append(
-            FinishedTable(
-                name=name, title=title, unit=one.unit, attributes=one.by, table=flag_values(one, limit), number=one
-            )
-        )
-    return [replace(one, table=with_minimum(one.table, minimum)) for one in found]
+    return [replace(table, table=with_minimum(table.table, minimum)) for table in finished]
 
 
 def _listed_names(published: Published) -> Iterator[tuple[str, pa.Table]]:
@@ -584,8 +585,9 @@ def _listed_names(published: Published) -> Iterator[tuple[str, pa.Table]]:
 
 def _number_names(published: Published) -> Iterator[tuple[str, NumberTable]]:
     """Yield file names and tables of statistics of numbers, after all others."""
-    for number, one in enumerate(published.numbers, start=len(published.tables) + len(published.listed) + 1):
-        yield _file_name(number, one.name.replace(" of ", "-").replace(" by ", "-")), one
+    before = len(published.tables) + len(published.listed)
+    for number, table in enumerate(published.numbers, start=before + 1):
+        yield _file_name(number, table.name.replace(" of ", "-").replace(" by ", "-")), table
 
 
 def _statement_names(published: Published) -> Iterator[tuple[str, StatementRows]]:
@@ -606,19 +608,19 @@ def codebook(domain: Domain, published: Published) -> pa.Table:
     The words of the domain file follow: the text that readers see in place of a label, title, unit and description.
     """
     sets = [*published.tables, *(number.by for number in published.numbers)]
-    names = [name for name in domain.names if any(name in own for own in sets)]
+    names = [name for name in domain.names if any(name in of_table for of_table in sets)]
     rows = list[tuple[str, str, int | None, str, str]]()
     for name in names:
         labels = zip(texts(domain[name]), words_of(domain[name]), strict=True)
-        rows += [(name, domain[name].kind, cell, *both) for cell, both in enumerate(labels)]
+        rows += [(name, domain[name].kind, cell, label, shown) for cell, (label, shown) in enumerate(labels)]
     rows += [(*row, "") for row in codebook_rows(published.numbers)]
 
-    keys, found = ("attribute", "kind", "cell", "label", "shown"), list[dict[str, Any]]()
+    keys, entries = ("attribute", "kind", "cell", "label", "shown"), list[dict[str, Any]]()
     for row in rows:
         words = domain[row[0]].words
-        found.append(dict(zip(keys, row, strict=True)) | {"title": words.title, "unit": words.unit,
-                                                          "description": words.description})  # fmt: skip
-    return pa.Table.from_pylist(found)
+        entries.append(dict(zip(keys, row, strict=True)) | {"title": words.title, "unit": words.unit,
+                                                            "description": words.description})  # fmt: skip
+    return pa.Table.from_pylist(entries)
 
 
 def readme(
@@ -636,13 +638,13 @@ def readme(
     """
     listed = [f"  {name}: {', '.join(names)}" for name, names in files.items()]
     listed += [f"  {name}: listed queries, each rounded alone" for name, _ in _listed_names(published)]
-    listed += [f"  {name}: {one.description}" for name, one in _number_names(published)]
+    listed += [f"  {name}: {table.description}" for name, table in _number_names(published)]
     listed += [f"  {name}: {rows.line}" for name, rows in _statement_names(published)]
-    out = [f"  {', '.join(names)}: {why}" for names, why in published.left_out.items()] or ["  none"]
+    omitted = [f"  {', '.join(names)}: {why}" for names, why in published.left_out.items()] or ["  none"]
     numbers = [*(column_notes(limit) if published.numbers else []), *(row_notes(limit) if published.statements else [])]
     # a file of Excel cannot have them
     if any(table.size >= MOST_ROWS for table in published.tables.values()):
-        out.append(f"  tables of {MOST_ROWS:,} rows or more: in {BOOK} only, because no sheet has more rows")
+        omitted.append(f"  tables of {MOST_ROWS:,} rows or more: in {BOOK} only, because no sheet has more rows")
 
     return "\n".join([
         f"Tables of release {release}", "", description, "", *_total_notes(published.total),
@@ -652,7 +654,7 @@ def readme(
         "std_error  standard error of the underlying estimate; empty: unknown",
         f"flag       '{UNRELIABLE}' if the standard error is more than {limit:g} times the count (or than {limit:g},"
         " for a count of 0)", *([f"flag 'minimum': {flag_notes(limit, minimum)[1]}"] if minimum else []), *numbers,
-        "", "Labels are in codebook.csv.", "", "Tables", *listed, "", "Omitted", *out, "",
+        "", "Labels are in codebook.csv.", "", "Tables", *listed, "", "Omitted", *omitted, "",
     ])  # fmt: skip
 
 
@@ -705,8 +707,8 @@ def _all_parquet(folder: Path, tables: Mapping[str, pa.Table], release: str, des
     """Write a Parquet file for each table, with the description and the release in the metadata of its schema."""
     for name, table in tables.items():
         out = io.BytesIO()
-        own = {"description": description, "release": release, **(table.schema.metadata or {})}
-        pq.write_table(table.replace_schema_metadata(own), out)
+        metadata = {"description": description, "release": release, **(table.schema.metadata or {})}
+        pq.write_table(table.replace_schema_metadata(metadata), out)
         write_whole(_place(folder, "parquet") / f"{name}.parquet", out.getvalue())
 
 
@@ -729,7 +731,7 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, descripti
         plain = without_dictionaries(_escaped(table))
         # the header, then the rows
         for row in (plain.column_names, *zip(*plain.to_pydict().values(), strict=True)):
-            sheet.append([_as_xml(one) if isinstance(one, str) else one for one in row])
+            sheet.append([_as_xml(cell) if isinstance(cell, str) else cell for cell in row])
 
     out = io.BytesIO()
     book.save(out)
@@ -762,7 +764,9 @@ def _statistic(table: pa.Table) -> str:
 
 def _escaped(table: pa.Table) -> pa.Table:
     """Put an apostrophe before headers and texts that a spreadsheet would read as formulas; numbers stay numbers."""
-    columns = [_escaped_texts(own) if pa.types.is_string(_value_type(own.type)) else own for own in table.columns]
+    columns = []
+    for values in table.columns:
+        columns.append(_escaped_texts(values) if pa.types.is_string(_value_type(values.type)) else values)
     return pa.table(columns, names=[escape_formula(name) for name in table.column_names])
 
 
@@ -776,9 +780,9 @@ def _escaped_texts(values: pa.ChunkedArray) -> pa.Array:
     A column that is not dictionary-encoded is encoded first; the result is a dictionary array with the escaped labels.
     """
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    one = encoded.unify_dictionaries().combine_chunks()
-    labels = pa.array([escape_formula(value) for value in one.dictionary.to_pylist()], pa.string())
-    return pa.DictionaryArray.from_arrays(one.indices, labels)
+    unified = encoded.unify_dictionaries().combine_chunks()
+    labels = pa.array([escape_formula(value) for value in unified.dictionary.to_pylist()], pa.string())
+    return pa.DictionaryArray.from_arrays(unified.indices, labels)
 
 
 def _place(folder: Path, kind: str) -> Path:
@@ -846,10 +850,10 @@ def _published_by(about: Mapping[str, str]) -> dict[str, Any]:
         {"contactPoint": {"@type": "sc:ContactPoint", "description": about["contact"]}} if "contact" in about else {}
     )
     publisher = {"@type": "sc:Organization", "name": about.get("publisher", ""), **contact}
-    found = {"headline": about.get("title"), "license": about.get("licence")}
-    return {key: text for key, text in found.items() if text} | (
-        {"publisher": publisher, "creator": publisher} if about.get("publisher") or contact else {}
-    )
+    given = {"headline": about.get("title"), "license": about.get("licence")}
+    has_publisher = about.get("publisher") or contact
+    by_publisher = {"publisher": publisher, "creator": publisher} if has_publisher else {}
+    return {key: text for key, text in given.items() if text} | by_publisher
 
 
 def _file(folder: Path, name: str) -> dict[str, Any]:
@@ -872,7 +876,7 @@ def _source(name: str, files: list[str]) -> str | None:
 
 
 def _records(name: str, table: pa.Table, file: str, meanings: Mapping[str, str]) -> dict[str, Any]:
-    fields = [_field(name, own, file, meanings) for own in table.schema]
+    fields = [_field(name, column, file, meanings) for column in table.schema]
     return {"@type": "cr:RecordSet", "@id": name, "name": name, "field": fields}
 
 

@@ -146,32 +146,32 @@ def _statistics(part: WorkloadPart) -> dict[str, StatisticTable]:
     means, for values to the power 1; parts with squares have variances and deviations too.
     """
 
-    def own(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
+    def table_of_part(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
         return answered.table(by, part.name, level, False)
 
     if not _has_cells(part):
-        return {part.name: own}
+        return {part.name: table_of_part}
     if part.statistic is None or part.statistic.power == 1:
         return dict(LINEAR)
-    return {**STATISTIC_TABLES, VarianceQueries.name: own}
+    return {**STATISTIC_TABLES, VarianceQueries.name: table_of_part}
 
 
 def _published(
-    answered: Answered, statistic: tuple[WorkloadPart, str, AttributeSet], found: pa.Table, counts: Integers | None
+    answered: Answered, statistic: tuple[WorkloadPart, str, AttributeSet], exact: pa.Table, counts: Integers | None
 ) -> NumberTable:
     """Return a table for publication of a statistic: label columns, counts, and value, margin, interval and error.
 
-    Figures are rounded to DIGITS digits of the smallest error. `found` has the exact table, `counts` the records of
-    its rows.
+    Figures are rounded to DIGITS digits of the smallest error. `exact` is the table before rounding, `counts` has the
+    published counts of its rows. `part.extended(by)` are the attributes of the groups with the part's number.
     """
     part, name, by = statistic
     domain = answered.estimates.workload.domain
-    number = next(one for one in domain.numbers if one.name in part.extended(by))
-    labels = [column for column in found.column_names if column not in STATISTICS]
-    columns = {label_column(label): found[label] for label in labels}
+    number = next(number for number in domain.numbers if number.name in part.extended(by))
+    labels = [column for column in exact.column_names if column not in STATISTICS]
+    columns = {label_column(label): exact[label] for label in labels}
     if counts is not None:
         columns["count"] = pa.array(counts.reshape(-1))
-    value, error, low, high = (found[one].to_numpy() for one in FIGURES)
+    value, error, low, high = (exact[figure].to_numpy() for figure in FIGURES)
     # the larger half of the interval, which may be asymmetric
     margin = np.maximum(high - value, value - low)
     known = error[np.isfinite(error) & (error > 0)]
@@ -183,7 +183,7 @@ def _published(
 
     return NumberTable(
         name=_phrase(part, name, number.name, by),
-        title=_phrase(part, name, title_of(domain, number.name), [title_of(domain, own) for own in by]),
+        title=_phrase(part, name, title_of(domain, number.name), [title_of(domain, attribute) for attribute in by]),
         unit=unit.replace(number.name, number.words.unit or number.name),
         by=by,
         number=number,
@@ -199,17 +199,17 @@ def _phrase(part: WorkloadPart, statistic: str, number: str, by: Sequence[str]) 
     return (f"{statistic} of {number}" if _has_cells(part) else statistic) + (f" by {', '.join(by)}" if by else "")
 
 
-def flag_values(one: NumberTable, limit: float) -> pa.Table:
+def flag_values(numbers: NumberTable, limit: float) -> pa.Table:
     """Return the table with the column `flag`, and its description in the metadata.
 
     A value is unreliable if its standard error is more than `limit` times the value.
     """
-    table = one.table
+    table = numbers.table
     missing = pc.is_null(table["value"]).to_numpy()
     unsure = table["std_error"].to_numpy() > limit * np.abs(table["value"].to_numpy())
     flags = np.where(missing, SUPPRESSED, np.where(unsure, UNRELIABLE, ""))
     table = table.append_column("flag", pa.array(flags.tolist(), pa.string()))
-    return table.replace_schema_metadata({STATISTIC: one.description})
+    return table.replace_schema_metadata({STATISTIC: numbers.description})
 
 
 def codebook_rows(tables: Sequence[NumberTable]) -> list[tuple[str, str, None, str]]:

@@ -96,8 +96,10 @@ def _line(
     """Return the weighted misfit of a line in t^power, its value beyond the last edge, and the standard error.
 
     `x` are logarithms of edges, `t` those of the shares above them with the opposite sign, and `errors` the standard
-    errors of `t`. `local` is the slope of x in t, by which a distance in x becomes one in t.
+    errors of `t`. `wanted` is the t at which the line is read, and `error` the standard error of it. `local` is the
+    slope of x in t, by which a distance in x becomes one in t.
     """
+    # weighted least squares of x on t^power
     scaled, weights = t**power, 1 / errors**2
     centred = scaled - np.average(scaled, weights=weights)
     precision = float(weights @ centred**2)
@@ -153,17 +155,17 @@ class CumulativeCounts:
 
         Where they are known at evenly spaced cells only, the largest of the four nearest is used.
         """
-        own, both, total = self.moments
-        some = np.sqrt(np.maximum(own - 2 * q * both + q**2 * total, 0.0))
+        variance, covariance, variance_of_total = self.moments
+        known = np.sqrt(np.maximum(variance - 2 * q * covariance + q**2 * variance_of_total, 0.0))
         n = len(self.counts)
-        if len(some) == n:
-            return np.asarray(some)
+        if len(known) == n:
+            return np.asarray(known)
 
         # the first and last value repeated, so that a window of four has two known cells on each side of an interval
-        padded = np.concatenate([some[:1], some, some[-1:]])
-        near = np.lib.stride_tricks.sliding_window_view(padded, 4).max(axis=1)
+        padded = np.concatenate([known[:1], known, known[-1:]])
+        nearby = np.lib.stride_tricks.sliding_window_view(padded, 4).max(axis=1)
         interval = np.searchsorted(self.places, np.arange(n), side="right") - 1
-        return np.asarray(near[np.minimum(interval, len(some) - 2)])
+        return np.asarray(nearby[np.minimum(interval, len(known) - 2)])
 
     def quantile(self, q: float, width: float) -> Estimate:
         """Return a quantile with its interval; `width` is in standard errors.
@@ -179,11 +181,11 @@ class CumulativeCounts:
             return self._in_tail(q, cell, math.nan, width) or Estimate.around(estimate, math.nan)
 
         first, last = _possible(values, width * errors, cell)
-        found = Estimate(estimate, value_of(self.attribute, first, 0.0), value_of(self.attribute, last, 1.0))
-        return self._in_tail(q, cell, float(errors.max()), width, found) or found
+        result = Estimate(estimate, value_of(self.attribute, first, 0.0), value_of(self.attribute, last, 1.0))
+        return self._in_tail(q, cell, float(errors.max()), width, result) or result  # None: not in a tail
 
     def _in_tail(
-        self, q: float, cell: int, error: float, width: float, found: Estimate | None = None
+        self, q: float, cell: int, error: float, width: float, from_bins: Estimate | None = None
     ) -> Estimate | None:
         """Return the quantile by the model of a tail if its bin, or its interval from whole bins, is wide, else None.
 
@@ -191,7 +193,7 @@ class CumulativeCounts:
         counts as a tail.
 
         `cell` is the bin of the quantile, `error` the standard error of the number of records up to it, and `width` the
-        number of standard errors of the interval. `found` is the estimate from whole bins.
+        number of standard errors of the interval. `from_bins` is the estimate from whole bins.
 
         Raises
         ------
@@ -206,7 +208,7 @@ class CumulativeCounts:
         if not upper:  # a lower tail is the upper one of the mirrored attribute
             edges, share, cell, q = -edges[::-1], 1 - share[::-1], len(self.counts) - 1 - cell, 1 - q
         above, error = np.clip(1 - share, 0, 1), error / records
-        wide = found is not None and found.high - found.low > MOST_WIDTH * abs(found.estimate)
+        wide = from_bins is not None and from_bins.high - from_bins.low > MOST_WIDTH * abs(from_bins.estimate)
         # a wide bin beyond which no records are distinguished from none
         at_end = is_wide(edges, cell) and not above[cell + 1] > width * error
         # not in the tail of positive values, or neither the interval nor the bin is wide
@@ -244,12 +246,12 @@ def cumulative_counts(answered: Answered, name: str, group: Group = ()) -> Cumul
     At most MOST_CACHED groups are cached, of which the oldest is dropped first. A group is a tuple of (attribute,
     cell).
     """
-    own = _cached.setdefault(answered, {})
-    if (name, group) not in own:
-        while len(own) >= MOST_CACHED:
-            own.pop(next(iter(own)))
-        own[name, group] = _computed(answered, name, group)
-    return own[name, group]
+    of_release = _cached.setdefault(answered, {})
+    if (name, group) not in of_release:
+        while len(of_release) >= MOST_CACHED:
+            of_release.pop(next(iter(of_release)))
+        of_release[name, group] = _computed(answered, name, group)
+    return of_release[name, group]
 
 
 def _computed(answered: Answered, name: str, group: Group) -> CumulativeCounts:
@@ -285,9 +287,10 @@ def _counts_and_moments(
     """
     up_to = (np.arange(attribute.listed) <= places[:, None]).astype(np.float64)
     estimates, errors = listed_queries(answered, attribute, np.concatenate([up_to, up_to + 1]), group)
-    own, both = np.split(errors**2, 2)
-    total = own[-1]  # the last place is the last cell
-    return estimates[: len(places)], np.stack([own, (both - own - total) / 2, np.full_like(own, total)])
+    variances, of_sums = np.split(errors**2, 2)
+    total = variances[-1]  # the last place is the last cell
+    moments = [variances, (of_sums - variances - total) / 2, np.full_like(variances, total)]
+    return estimates[: len(places)], np.stack(moments)
 
 
 def quantile(answered: Answered, name: str, q: float, level: float, group: Group = ()) -> Estimate:
@@ -320,6 +323,7 @@ def _place(cumulative: Floats, q: float) -> tuple[int, float]:
 
 def _possible(values: Floats, half: Floats, cell: int) -> tuple[int, int]:
     """Return the first and the last cell that may contain the quantile, including that of the estimate."""
-    reached, before = values + half >= 0, np.concatenate([[True], (values - half <= 0)[:-1]])
-    found = np.flatnonzero(reached & before)
-    return int(min(found.min(initial=cell), cell)), int(max(found.max(initial=cell), cell))
+    # neither significantly negative at the cell, nor significantly positive at the cell before (see the module)
+    not_negative, before_not_positive = values + half >= 0, np.concatenate([[True], (values - half <= 0)[:-1]])
+    cells = np.flatnonzero(not_negative & before_not_positive)
+    return int(min(cells.min(initial=cell), cell)), int(max(cells.max(initial=cell), cell))

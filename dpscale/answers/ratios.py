@@ -126,12 +126,12 @@ def covariances(errors: Floats, count: int) -> Floats:
     ndarray, shape (…, count, count)
     """
     squares = errors**2
-    found = np.empty((*errors.shape[:-1], count, count))
+    matrices = np.empty((*errors.shape[:-1], count, count))
     for i in range(count):
-        found[..., i, i] = squares[..., i]
+        matrices[..., i, i] = squares[..., i]
     for place, (i, j) in enumerate(combinations(range(count), 2), start=count):
-        found[..., i, j] = found[..., j, i] = (squares[..., place] - squares[..., i] - squares[..., j]) / 2
-    return found
+        matrices[..., i, j] = matrices[..., j, i] = (squares[..., place] - squares[..., i] - squares[..., j]) / 2
+    return matrices
 
 
 def fieller(

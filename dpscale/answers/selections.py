@@ -74,12 +74,12 @@ def selection_table(answered: Answered, selection: SelectQuery, level: float, un
     last = None if selection.limit is None else selection.offset + selection.limit
     chosen = chosen[selection.offset : last]
 
-    found: dict[str, pa.Array] = {}
-    for output, (values, *others) in zip(selection.columns[: selection.shown], columns, strict=False):
-        found[output.name] = _array([values[row] for row in chosen])
-        for suffix, other in zip(SUFFIXES, others, strict=False):
-            found[f"{output.name}_{suffix}"] = pa.array(other[chosen])
-    return pa.table(found)
+    arrays: dict[str, pa.Array] = {}
+    for output, (values, *ends_and_error) in zip(selection.columns[: selection.shown], columns, strict=False):
+        arrays[output.name] = _array([values[row] for row in chosen])
+        for suffix, figures in zip(SUFFIXES, ends_and_error, strict=False):
+            arrays[f"{output.name}_{suffix}"] = pa.array(figures[chosen])
+    return pa.table(arrays)
 
 
 def expected_column_errors(answered: Answered, selection: SelectQuery) -> list[dict[str, Any]]:
@@ -101,20 +101,17 @@ def expected_column_errors(answered: Answered, selection: SelectQuery) -> list[d
     columns = [output for output in selection.columns[: selection.shown]
                if output.value is not None and not isinstance(unrounded(output.value), TermSum | Units)]  # fmt: skip
     width = half_width(LEVEL, answered.estimates.noise)
-    rows = (
-        [_Rows(answered=answered, block=block, width=width, units=_no_units) for block in blocks_of(selection)]
-        if columns
-        else []
-    )
-    found = []
+    blocks = blocks_of(selection) if columns else []
+    rows = [_Rows(answered=answered, block=block, width=width, units=_no_units) for block in blocks]
+    expected = []
     for output in columns:
         assert output.value is not None
-        errors = np.concatenate([own.figures(output.value).errors for own in rows])
+        errors = np.concatenate([of_block.figures(output.value).errors for of_block in rows])
         known = errors[np.isfinite(errors)]
-        figures = (math.sqrt(float((known**2).mean())), float(known.max())) if len(known) else (None, None)
-        found.append({"statement": selection.name, "column": output.name, "rows": len(errors), "error": figures[0],
-                      "worst": figures[1], "missing": len(errors) - len(known)})  # fmt: skip
-    return found
+        error, worst = (math.sqrt(float((known**2).mean())), float(known.max())) if len(known) else (None, None)
+        expected.append({"statement": selection.name, "column": output.name, "rows": len(errors), "error": error,
+                         "worst": worst, "missing": len(errors) - len(known)})  # fmt: skip
+    return expected
 
 
 def _no_units(names: AttributeSet) -> Figures:
@@ -170,7 +167,7 @@ def _array(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # labels of several types
-        return pa.array([None if one is None else str(one) for one in values])
+        return pa.array([None if value is None else str(value) for value in values])
 
 
 def _column(selection: SelectQuery, place: int, rows: Sequence[_Rows]) -> list[Any]:
@@ -181,11 +178,11 @@ def _column(selection: SelectQuery, place: int, rows: Sequence[_Rows]) -> list[A
     """
     output = selection.columns[place]
     if output.key is not None:
-        return [np.array([one for own in rows for one in own.labels(output.key)], dtype=object)]
+        return [np.array([label for of_set in rows for label in of_set.labels(output.key)], dtype=object)]
     if output.grouping is not None:
-        return [np.array([own.grouping(output.grouping) for own in rows for _ in own.order], dtype=object)]
+        return [np.array([of_set.grouping(output.grouping) for of_set in rows for _ in of_set.order], dtype=object)]
     assert output.value is not None
-    figures = [own.figures(output.value) for own in rows]
+    figures = [of_set.figures(output.value) for of_set in rows]
     joined = Figures(*(np.concatenate(parts) for parts in zip(*figures, strict=True)))
     return [joined.estimates, joined.low, joined.high, joined.errors]
 
@@ -193,7 +190,7 @@ def _column(selection: SelectQuery, place: int, rows: Sequence[_Rows]) -> list[A
 def _ranks(selection: SelectQuery, place: int, rows: Sequence[_Rows], columns: Sequence[list[Any]]) -> list[Any]:
     """Return the values by which the rows of all grouping sets are sorted."""
     key = selection.columns[place].key
-    return list(columns[place][0]) if key is None else [one for own in rows for one in own.ranks(key)]
+    return list(columns[place][0]) if key is None else [rank for of_set in rows for rank in of_set.ranks(key)]
 
 
 class _Rows:
@@ -212,6 +209,7 @@ class _Rows:
         return self._of_groups(key, self.block.selection.keys[key].ranks)
 
     def _of_groups(self, key: int, labels: Sequence[Any]) -> list[Any]:
+        """Return the label of each row's group of a key; None for a key that the grouping set sums over."""
         if key not in self.block.groups:
             return [None] * len(self.order)
         return [labels[group] for group in self.block.groups[key][self.order].tolist()]
@@ -222,8 +220,8 @@ class _Rows:
 
     def figures(self, value: Value) -> Figures:
         """Return the figures of a value in the order of the rows."""
-        found = self._figures(value)
-        return Figures(*(np.asarray(one, np.float64)[self.order] for one in found))
+        unsorted = self._figures(value)
+        return Figures(*(np.asarray(figure, np.float64)[self.order] for figure in unsorted))
 
     def _figures(self, value: Value) -> Figures:
         """Return estimates, errors and intervals of a value of the SELECT list for each row of the result."""
@@ -271,7 +269,7 @@ class _Rows:
             low, high = (np.clip(end, *value.ends) for end in fieller((t, n), (first, second, both), self.width))
         ends = [value.shift + value.scale * end for end in (low, high)]
         figures = (value.shift + value.scale * ratio, abs(value.scale) * errors, np.minimum(*ends), np.maximum(*ends))
-        return Figures(*(np.where(seen, one, np.nan) for one in figures))
+        return Figures(*(np.where(seen, figure, np.nan) for figure in figures))
 
     def _ratio_sum(self, value: RatioSum) -> Figures:
         """Return the figures of a sum of ratios, by the limits of `answers.conclusions`.
@@ -282,32 +280,36 @@ class _Rows:
         A ratio is `above` over `below`, each an estimate plus a constant; queries 2k and 2k + 1 are those of ratio k. A
         row with a denominator that is not distinguished from 0 stays nan.
         """
-        estimates, moments = self.moments([own for one in value.ratios for own in (one.above, one.below)])
-        constants = [own.constant for one in value.ratios for own in (one.above, one.below)]
-        weights, shift = np.array([one.scale for one in value.ratios]), sum(one.shift for one in value.ratios)
-        found = np.full((moments.shape[0], 4), np.nan)
+        sides = [side for quotient in value.ratios for side in (quotient.above, quotient.below)]
+        estimates, moments = self.moments(sides)
+        constants = [side.constant for side in sides]
+        weights = np.array([quotient.scale for quotient in value.ratios])
+        shift = sum(quotient.shift for quotient in value.ratios)
+        figures = np.full((moments.shape[0], 4), np.nan)
         for row, covariance in enumerate(moments):
             pairs = (estimates[:, row] + constants).reshape(-1, 2)
             # both sides change their sign
             pairs = pairs * np.where(pairs[:, 1:] < 0, -1.0, 1.0)  # of a negative denominator
-            ratios = [Ratio.of(pairs[k], covariance[2 * k : 2 * k + 2, 2 * k : 2 * k + 2], one.ends, sampled=False)
-                      for k, one in enumerate(value.ratios)]  # fmt: skip
-            if not all(_seen(one.below, one.error**2, self.width) for one in ratios):
+            ratios = list[Ratio]()
+            for k, quotient in enumerate(value.ratios):
+                both = slice(2 * k, 2 * k + 2)
+                ratios.append(Ratio.of(pairs[k], covariance[both, both], quotient.ends, sampled=False))
+            if not all(_seen(ratio.below, ratio.error**2, self.width) for ratio in ratios):
                 continue
+
             contrasts = np.zeros((len(ratios), 2 * len(ratios)))
-            for k, one in enumerate(ratios):
-                contrasts[k, 2 * k : 2 * k + 2] = 1, -one.value
+            for k, ratio in enumerate(ratios):
+                contrasts[k, 2 * k : 2 * k + 2] = 1, -ratio.value
             shared = contrasts @ covariance @ contrasts.T
             sizes = np.sqrt(np.maximum(np.diagonal(shared), 1e-300))
             combined = Combination(ratios, weights, np.clip(shared / np.outer(sizes, sizes), -1, 1))
             low, high = combined.limits(self.width)
             # first order: the error of t/n is that of t − θn divided by n
-            slopes = weights / np.array([one.below for one in ratios])
+            slopes = weights / np.array([ratio.below for ratio in ratios])
             error = math.sqrt(max(float(slopes @ shared @ slopes), 0.0))
-            found[row] = combined.estimate, error, low, high
-        return Figures(
-            estimates=shift + found[:, 0], errors=found[:, 1], low=shift + found[:, 2], high=shift + found[:, 3]
-        )
+            figures[row] = combined.estimate, error, low, high
+        estimate, errors, low_ends, high_ends = figures.T
+        return Figures(estimates=shift + estimate, errors=errors, low=shift + low_ends, high=shift + high_ends)
 
     def _spread(self, value: Spread) -> Figures:
         """Return a variance q / n − (t / n)², or its root, for each row from sums of squares q, sums t and counts n.
@@ -329,7 +331,7 @@ class _Rows:
                 estimate, low, high = np.sqrt(estimate), np.sqrt(low), np.sqrt(high)
                 # the error of a root is that of the variance over twice the root
                 errors = errors / (2 * estimate)
-        return Figures(*(np.where(seen, one, np.nan) for one in (estimate, errors, low, high)))
+        return Figures(*(np.where(seen, figure, np.nan) for figure in (estimate, errors, low, high)))
 
     def _rank(self, value: Rank) -> Figures:
         """Return a quantile for each row from noisy cumulative counts, with half of its interval as error.
@@ -342,12 +344,12 @@ class _Rows:
         attribute, terms = self.block.rank_terms(value)
         up_to = [TermSum(((1.0, term),)) for term in terms]
         # the counts, and then the sum of each with the total
-        answers, errors = self._answers([*up_to, *(one.plus(up_to[-1]) for one in up_to)])
-        own, both = np.split(errors**2, 2, axis=1)
-        found = np.full((len(answers), 4), np.nan)
+        answers, errors = self._answers([*up_to, *(count.plus(up_to[-1]) for count in up_to)])
+        variances, of_sums = np.split(errors**2, 2, axis=1)
+        figures = np.full((len(answers), 4), np.nan)
         for row, counts in enumerate(answers[:, : len(terms)]):
-            total = own[row, -1]
-            moments = np.stack([own[row], (both[row] - own[row] - total) / 2, np.full_like(own[row], total)])
+            variance, total = variances[row], variances[row, -1]
+            moments = np.stack([variance, (of_sums[row] - variance - total) / 2, np.full_like(variance, total)])
             # a row whose records are not distinguished from none stays nan
             if not _seen(counts[-1], total, self.width):
                 continue
@@ -362,8 +364,8 @@ class _Rows:
                 estimate, low, high = known.quantile(value.q, self.width)
             except MissingStatistic:
                 continue
-            found[row] = estimate, (high - low) / (2 * self.width), low, high
-        return Figures(*found.T)
+            figures[row] = estimate, (high - low) / (2 * self.width), low, high
+        return Figures(*figures.T)
 
     def moments(self, values: Sequence[TermSum]) -> tuple[Floats, Floats]:
         """Return estimates of combinations without their constants, shape (values, rows), and their covariance.
@@ -378,11 +380,12 @@ class _Rows:
             rows = math.prod(self.block.shape)
             estimates, moments = np.zeros((len(values), rows)), np.zeros((rows, len(values), len(values)))
             if live:
-                found, own = self.moments([values[place] for place in live])
-                estimates[live], moments[:, np.array(live)[:, None], live] = found, own
+                estimates[live], moments[:, np.array(live)[:, None], live] = self.moments(
+                    [values[place] for place in live]
+                )
             return estimates, moments
         scaled = [value.times(1 / unit) for value, unit in zip(values, units.tolist(), strict=True)]
-        sums = [one.plus(other) for one, other in combinations(scaled, 2)]
+        sums = [first.plus(second) for first, second in combinations(scaled, 2)]
         answers, errors = self._answers([*scaled, *sums])
         return (answers[:, : len(values)] * units).T, covariances(errors, len(values)) * np.outer(units, units)
 
@@ -392,10 +395,12 @@ class _Rows:
         `combined` writes combinations that differ in one attribute as one product of matrices: `arrays` has the rows of
         the differing attribute, which is "" if only factors differ.
         """
-        found = self.block.combined(values)
-        if found is None or self._over_levels(found[0], found[1], found[2]):
+        product = self.block.combined(values)
+        if product is None:  # the combinations differ in several attributes
             return self._one_by_one(values)
-        names, matrices, differing, arrays = found
+        names, matrices, differing, arrays = product
+        if self._over_levels(names, matrices, differing):
+            return self._one_by_one(values)
         if not differing:
             answers, errors = self._part(names, matrices)
             factors = arrays[:, 0, 0]
@@ -404,9 +409,11 @@ class _Rows:
         stacked = arrays.reshape(-1, arrays.shape[-1])
         pair = self._part(names, matrices | {differing: Matrix(stacked)})
         axis, count = names.index(differing), len(values)
-        shaped = [np.moveaxis(one.reshape(*one.shape[:axis], count, -1, *one.shape[axis + 1 :]), axis, -1)
-                  for one in pair]  # fmt: skip
-        return shaped[0].reshape(-1, count), shaped[1].reshape(-1, count)
+        by_value = []  # estimates and errors, the axis of values moved to the end
+        for figures in pair:
+            shaped = figures.reshape(*figures.shape[:axis], count, -1, *figures.shape[axis + 1 :])
+            by_value.append(np.moveaxis(shaped, axis, -1).reshape(-1, count))
+        return by_value[0], by_value[1]
 
     def _part(self, names: AttributeSet, matrices: Mapping[str, Matrix]) -> tuple[Floats, Floats]:
         part = self.block.part(dict(matrices))
@@ -431,7 +438,7 @@ class _Rows:
         """
         names, rows = self.block.names_of(values), math.prod(self.block.shape)
         pairs = [self._of_row(names, values, row) for row in range(rows)]
-        answers, errors = (np.stack(one) for one in zip(*pairs, strict=True))
+        answers, errors = (np.stack(figures) for figures in zip(*pairs, strict=True))
         return answers, errors
 
     def _of_row(self, names: AttributeSet, values: Sequence[TermSum], row: int) -> tuple[Floats, Floats]:
@@ -472,7 +479,7 @@ def _sorted(values: Sequence[Any], chosen: Integers, order: Order) -> Integers:
     `values` is the column, `chosen` are the rows, and missing values are first or last by `order.nulls_first`.
     """
     listed = [values[row] for row in chosen]
-    missing = np.array([_is_missing(one) for one in listed], np.bool_)
+    missing = np.array([_is_missing(value) for value in listed], np.bool_)
     known, empty = np.flatnonzero(~missing).tolist(), np.flatnonzero(missing).tolist()
     ranked = sorted(known, key=lambda place: listed[place], reverse=order.descending)
     return np.array([*empty, *ranked] if order.nulls_first else [*ranked, *empty], np.int64)
@@ -504,14 +511,15 @@ class _Having:
             case exp.Or():
                 return self.truth(node.left) | self.truth(node.right)
             case exp.Is():
-                missing = np.array([one is None or _is_nan(one) for one in self.values(node.this)], np.bool_)
+                missing = np.array([value is None or _is_nan(value) for value in self.values(node.this)], np.bool_)
                 return Truth(missing, np.ones(self.rows, np.bool_))
             case exp.Between():
-                low, value, high = (self.values(one) for one in (node.args["low"], node.this, node.args["high"]))
+                low, value, high = map(self.values, (node.args["low"], node.this, node.args["high"]))
                 return self._compared("LTE", low, value) & self._compared("LTE", value, high)
             case exp.In():
                 value = self.values(node.this)
-                return reduce(operator.or_, [self._compared("EQ", value, self.values(one)) for one in node.expressions])
+                equal = [self._compared("EQ", value, self.values(listed)) for listed in node.expressions]
+                return reduce(operator.or_, equal)
         return self._compared(type(node).__name__, self.values(node.left), self.values(node.right))
 
     def values(self, node: Any) -> list[Any]:
@@ -528,15 +536,15 @@ class _Having:
             case exp.Literal():
                 return [str(node.this) if node.is_string else float(node.this)] * self.rows
             case exp.Neg():
-                return [one if _is_missing(one) else -one for one in self.values(node.this)]
+                return [value if _is_missing(value) else -value for value in self.values(node.this)]
         function, sides = ARITHMETIC[type(node).__name__], (self.values(node.left), self.values(node.right))
         return [None if _is_missing(a) or _is_missing(b) else function(a, b) for a, b in zip(*sides, strict=True)]
 
-    def _compared(self, sign: str, one: Sequence[Any], other: Sequence[Any]) -> Truth:
+    def _compared(self, sign: str, left: Sequence[Any], right: Sequence[Any]) -> Truth:
         """Return row by row whether a comparison of two columns is true; it is unknown where a value is missing."""
         compare = COMPARE[SIGNS[sign]]
-        known = np.array([not (_is_missing(a) or _is_missing(b)) for a, b in zip(one, other, strict=True)], np.bool_)
-        true = [bool(flag) and compare(a, b) for flag, a, b in zip(known, one, other, strict=True)]
+        known = np.array([not (_is_missing(a) or _is_missing(b)) for a, b in zip(left, right, strict=True)], np.bool_)
+        true = [bool(flag) and compare(a, b) for flag, a, b in zip(known, left, right, strict=True)]
         return Truth(np.array(true, np.bool_), known)
 
 

@@ -100,7 +100,7 @@ class Cube:
     @property
     def decimals(self) -> int:
         """Number of digits after the point that the measures have."""
-        known = np.concatenate([own[np.isfinite(own)].reshape(-1) for own in self.measures.values()])
+        known = np.concatenate([values[np.isfinite(values)].reshape(-1) for values in self.measures.values()])
         return next((digits for digits in range(MOST_DECIMALS) if (np.round(known, digits) == known).all()),
                     MOST_DECIMALS)  # fmt: skip
 
@@ -112,8 +112,8 @@ def cube_of(
 
     `places` has the position of each row in every dimension; a table without attributes is one cell.
 
-    `own` are the columns of labels. Cells without a row in the table stay nan, and are HIDDEN like those whose value is
-    nan. A count or value is the measure "value".
+    Cells without a row in the table stay nan, and are HIDDEN like those whose value is nan. A count or value is the
+    measure "value".
 
     Parameters
     ----------
@@ -129,26 +129,26 @@ def cube_of(
     plain = without_dictionaries(table)
     names = plain.column_names
     value = "value" if "value" in names else "count"
-    own = [column for column in names if column not in COLUMNS]
-    columns = [coded(table[column]) for column in own]
-    by_column = {label_column(attribute): one for attribute, one in known.items()}
+    label_columns = [column for column in names if column not in COLUMNS]
+    columns = [coded(table[column]) for column in label_columns]
+    by_column = {label_column(attribute): dimension for attribute, dimension in known.items()}
     dimensions = [replace(by_column.get(column, Dimension(column, column, ())), values=values)
-                  for column, (values, _) in zip(own, columns, strict=True)]  # fmt: skip
-    shape = tuple(len(one.values) for one in dimensions)
+                  for column, (values, _) in zip(label_columns, columns, strict=True)]  # fmt: skip
+    shape = tuple(len(dimension.values) for dimension in dimensions)
     places = tuple(codes for _, codes in columns)
-    found = {"value": value} | {one: one for one in MEASURES[1:] if one in names}
+    column_of = {"value": value} | {measure: measure for measure in MEASURES[1:] if measure in names}
 
     def cells(column: str) -> Any:
         """Return a column as an array with an axis for each dimension; cells without a row are nan."""
         filled = np.full(shape, np.nan)
         figures = plain[column].cast(pa.float64()).to_numpy(zero_copy_only=False)
-        filled[places if own else ...] = figures if own else figures[0]
+        filled[places if label_columns else ...] = figures if label_columns else figures[0]
         return filled + 0.0  # no negative zero
 
-    measures = {measure: cells(column) for measure, column in found.items()}
+    measures = {measure: cells(column) for measure, column in column_of.items()}
     unsure = np.zeros(shape, bool)
     marked = pc.equal(plain["flag"], UNRELIABLE).to_numpy(zero_copy_only=False)
-    unsure[places if own else ...] = marked if own else marked[0]
+    unsure[places if label_columns else ...] = marked if label_columns else marked[0]
     status = np.where(np.isnan(measures["value"]), HIDDEN, np.where(unsure, UNSURE, NORMAL))
     return Cube(name=name, title=title, unit=unit, dimensions=dimensions, measures=measures, status=status, notes=notes)
 
@@ -159,8 +159,8 @@ def coded(column: pa.ChunkedArray) -> tuple[list[str], Any]:
     The places are numbers from 0; a null has the label "".
     """
     if pa.types.is_dictionary(column.type):
-        one = column.unify_dictionaries().combine_chunks()
-        return [str(label) for label in one.dictionary.to_pylist()], one.indices.to_numpy(zero_copy_only=False)
+        unified = column.unify_dictionaries().combine_chunks()
+        return [str(label) for label in unified.dictionary.to_pylist()], unified.indices.to_numpy(zero_copy_only=False)
     values = column.to_pylist()
     order = {value: place for place, value in enumerate(dict.fromkeys(values))}
     return ["" if value is None else str(value) for value in order], np.array(
@@ -183,7 +183,7 @@ def px_text(cube: Cube, source: str) -> str:
     unsure = {"flag": np.where(cube.status == UNSURE, 1.0, 0.0)}
     measures = {**cube.measures, **unsure}
     shown = [*(SHOWN[name] for name in cube.measures), "unreliable (1) or not (0)"]
-    heading, *stub = _unique([MEASURE, *(one.title for one in cube.dimensions)])
+    heading, *stub = _unique([MEASURE, *(dimension.title for dimension in cube.dimensions)])
     named = list(zip(stub, cube.dimensions, strict=True))
     lines = [
         'CHARSET="ANSI";', 'AXIS-VERSION="2013";', 'CODEPAGE="utf-8";', 'LANGUAGE="en";',
@@ -191,16 +191,17 @@ def px_text(cube: Cube, source: str) -> str:
         _px("SUBJECT-AREA", "Differentially private tables"),
         _px("TITLE", cube.title), _px("DESCRIPTION", cube.title), _px("CONTENTS", cube.title), _px("UNITS", cube.unit),
         *([_px("STUB", *stub)] if stub else []), _px("HEADING", heading),
-        *(_px(f'VALUES("{title}")', *_unique(one.labels)) for title, one in named),
+        *(_px(f'VALUES("{title}")', *_unique(dimension.labels)) for title, dimension in named),
         _px(f'VALUES("{heading}")', *shown),
-        *(_px(f'CODES("{title}")', *_unique(one.codes)) for title, one in named),
+        *(_px(f'CODES("{title}")', *_unique(dimension.codes)) for title, dimension in named),
         _px(f'CODES("{heading}")', *measures),
         _px("SOURCE", source), _px("NOTEX", "#".join(cube.notes)), "DATA=",
     ]  # fmt: skip
     # PC-Axis has the heading last, so each line has all measures of a cell
-    rows = np.stack([own.reshape(-1) for own in measures.values()], axis=1)
+    rows = np.stack([values.reshape(-1) for values in measures.values()], axis=1)
     places = cube.decimals
-    lines += [" ".join('".."' if np.isnan(one) else f"{one:.{places}f}" for one in row) for row in rows]
+    for row in rows:
+        lines.append(" ".join('".."' if np.isnan(figure) else f"{figure:.{places}f}" for figure in row))
     return "\r\n".join(lines) + ";\r\n"
 
 
@@ -256,17 +257,19 @@ def json_stat(cube: Cube, source: str) -> dict[str, Any]:
     `cube.measures` has the values of each measure, and `cube.status` a mark of each cell, which is omitted if NORMAL.
     Values are in row-major order with the measure as last axis; missing ones are null.
     """
-    names = [one.name for one in cube.dimensions]
+    names = [dimension.name for dimension in cube.dimensions]
     metric = MEASURE
     # an attribute may have the name of the dimension of measures
     while metric in names:
         metric += "_"
-    dimensions = {one.name: _category(one.title, dict(zip(one.codes, one.labels, strict=True)))
-                  for one in cube.dimensions}  # fmt: skip
+    dimensions = {}
+    for dimension in cube.dimensions:
+        labels = dict(zip(dimension.codes, dimension.labels, strict=True))
+        dimensions[dimension.name] = _category(dimension.title, labels)
     dimensions[metric] = _category("measure", {name: SHOWN[name] for name in cube.measures})
     unit = {"decimals": cube.decimals, "label": cube.unit}
     dimensions[metric]["category"]["unit"] = dict.fromkeys(cube.measures, unit)
-    values = np.stack([own.reshape(-1) for own in cube.measures.values()], axis=1).reshape(-1)
+    values = np.stack([of_measure.reshape(-1) for of_measure in cube.measures.values()], axis=1).reshape(-1)
     marked = np.repeat(cube.status.reshape(-1), len(cube.measures))
     return {
         "version": "2.0",
@@ -276,11 +279,12 @@ def json_stat(cube: Cube, source: str) -> dict[str, Any]:
         "note": list(cube.notes),
         "role": {"metric": [metric]},
         "id": [*names, metric],
-        "size": [*(len(one.labels) for one in cube.dimensions), len(cube.measures)],
+        "size": [*(len(dimension.labels) for dimension in cube.dimensions), len(cube.measures)],
         "dimension": dimensions,
-        "value": [None if np.isnan(one) else int(one) if one == int(one) else float(one) for one in values.tolist()],
+        "value": [None if np.isnan(value) else int(value) if value == int(value) else float(value)
+                  for value in values.tolist()],
         "status": {str(place): str(marked[place]) for place in np.flatnonzero(marked != NORMAL).tolist()},
-    }
+    }  # fmt: skip
 
 
 def _category(label: str, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -293,9 +297,9 @@ def write_sdmx(folder: Path, cubes: Sequence[Cube], source: str) -> None:
     rows: list[Sequence[str]] = [("table", "dimension", "title", "code", "label")]
     for cube in cubes:
         write_whole(folder / f"{cube.name}.csv", sdmx_text(cube, source).encode())
-        for component, one in zip(_components(cube), cube.dimensions, strict=True):
-            coded = zip(one.codes, one.labels, strict=True)
-            rows += [(cube.name, component, one.title, code, label) for code, label in coded]
+        for component, dimension in zip(_components(cube), cube.dimensions, strict=True):
+            coded = zip(dimension.codes, dimension.labels, strict=True)
+            rows += [(cube.name, component, dimension.title, code, label) for code, label in coded]
     write_whole(folder / "codelists.csv", _csv_text(rows).encode())
 
 
@@ -311,9 +315,10 @@ def sdmx_text(cube: Cube, source: str) -> str:
     head = ["STRUCTURE", "STRUCTURE_ID", "ACTION", *names, "OBS_VALUE", "OBS_STATUS",
             *(attributes[name] for name in known), "UNIT_MEASURE", "TITLE", "SOURCE"]  # fmt: skip
     flow = f"{AGENCY}:{_component(cube.name)}({VERSION})"
-    columns = [own.reshape(-1).tolist() for own in (cube.measures["value"], *(cube.measures[name] for name in known))]
+    measures = (cube.measures[name] for name in ("value", *known))
+    columns = [values.reshape(-1).tolist() for values in measures]
     status = cube.status.reshape(-1).tolist()
-    places = product(*(one.codes for one in cube.dimensions))
+    places = product(*(dimension.codes for dimension in cube.dimensions))
     rows = [
         [
             "dataflow",
@@ -346,8 +351,8 @@ def _components(cube: Cube) -> Iterator[str]:
     """Yield the identifiers of the dimensions, which differ from those of the other columns."""
     seen = {"STRUCTURE", "STRUCTURE_ID", "ACTION", "OBS_VALUE", "OBS_STATUS", "CONF_LOW", "CONF_HIGH", "STD_ERROR",
             "UNIT_MEASURE", "TITLE", "SOURCE"}  # fmt: skip
-    for one in cube.dimensions:
-        plain = _component(one.name)
+    for dimension in cube.dimensions:
+        plain = _component(dimension.name)
         while plain in seen:
             plain += "_"
         seen.add(plain)

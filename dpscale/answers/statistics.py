@@ -178,24 +178,24 @@ def cells_of(attribute: Attribute, value: Any) -> list[int]:
     """Return the cells of a label, or of several in a list. Raises JobError for a label that no cell has."""
     values = value if isinstance(value, list | tuple | set) else [value]
     cells = attribute.cell_of
-    for one in values:
-        if one not in cells:
-            raise JobError("value", f"{safe_repr(one)} of {attribute.name}", "labels of its cells",
-                           nearest(str(one), {str(label) for label in cells}))  # fmt: skip
-    return [cells[one] for one in values]
+    for given in values:
+        if given not in cells:
+            raise JobError("value", f"{safe_repr(given)} of {attribute.name}", "labels of its cells",
+                           nearest(str(given), {str(label) for label in cells}))  # fmt: skip
+    return [cells[given] for given in values]
 
 
 def share(answered: Answered, name: str, cells: Sequence[int], level: float, group: Group = ()) -> Estimate:
     """Return the share of the records of a group that lie in some cells of an attribute, from 0 to 1.
 
-    A group is (attribute, cell) pairs; `every` selects its records and `inside` those in the cells.
+    A group is (attribute, cell) pairs; `of_group` selects its records and `inside` those in the cells.
     """
     domain, names = answered.estimates.workload.domain, (name, *(by for by, _ in group))
-    inside, every = np.zeros((2, *(domain[one].size for one in names)))
-    every[(slice(None), *(cell for _, cell in group))] = 1
+    inside, of_group = np.zeros((2, *(domain[attribute].size for attribute in names)))
+    of_group[(slice(None), *(cell for _, cell in group))] = 1
     inside[(list(cells), *(cell for _, cell in group))] = 1
-    found = query_ratio(answered, names, inside, every, level, f"the share of {name}")
-    return Estimate(*(float(np.clip(one, 0, 1)) for one in found))
+    ratio = query_ratio(answered, names, inside, of_group, level, f"the share of {name}")
+    return Estimate(*(float(np.clip(figure, 0, 1)) for figure in ratio))
 
 
 def value_sum(answered: Answered, name: str, level: float, group: Group = ()) -> Estimate:
@@ -235,9 +235,9 @@ def _fieller(estimates: tuple[float, float], errors: tuple[float, float, float],
     `estimates` is (N, S) and `errors` the standard errors of N, S and S + N; `fieller` takes S, N, their variances and
     the covariance.
     """
-    (records, summed), (first, second, both) = estimates, errors
+    (records, summed), (first, second, of_sum) = estimates, errors
     # Var(S + N) = Var S + Var N + 2 Cov(S, N)
-    covariance = (both**2 - first**2 - second**2) / 2
+    covariance = (of_sum**2 - first**2 - second**2) / 2
     moments = (np.array(second**2), np.array(first**2), np.array(covariance))
     low, high = fieller((np.array(summed), np.array(records)), moments, width)
     return float(low), float(high)
@@ -325,11 +325,11 @@ def evidence_of(domain: Domain, given: Mapping[str, Any]) -> dict[str, list[int]
     DomainError, JobError
         If an attribute is unknown or has no such cell, or a list is empty.
     """
-    found = {name: cells_of(domain[name], value) for name, value in given.items()}
-    for name, cells in found.items():
+    evidence = {name: cells_of(domain[name], value) for name, value in given.items()}
+    for name, cells in evidence.items():
         if not cells:
             raise JobError("given", f"no label of {name}", "one label or several", "name one")
-    return found
+    return evidence
 
 
 def conditional(
@@ -387,6 +387,6 @@ def _counts(answered: Answered, names: AttributeSet, cells: Evidence, model: Gra
     if model is not None:
         return model.given(**cells).marginal(names)
     counts = answered.estimates.marginal((*names, *cells))
-    for axis, own in reversed(list(enumerate(cells.values(), start=len(names)))):
-        counts = counts.take(sorted(set(own)), axis=axis).sum(axis=axis)
+    for axis, given_cells in reversed(list(enumerate(cells.values(), start=len(names)))):
+        counts = counts.take(sorted(set(given_cells)), axis=axis).sum(axis=axis)
     return counts

@@ -37,17 +37,17 @@ STATISTICS = (*FIGURES, "q", "reason")  # columns of tables of statistics
 
 
 def texts(attribute: Attribute) -> list[str]:
-    """Return a distinct text label for every cell."""
-    found = [MISSING if label is None else str(label) for label in attribute.labels]
-    first = {text: cell for cell, text in reversed(list(enumerate(found)))}
-    if len(first) == len(found):
-        return found
-    taken = set(found)
-    for cell, text in enumerate(found):
+    """Return a distinct text label for every cell: its label as text, with a number if an earlier cell has the text."""
+    labels = [MISSING if label is None else str(label) for label in attribute.labels]
+    first = {text: cell for cell, text in reversed(list(enumerate(labels)))}  # first cell with each text
+    if len(first) == len(labels):
+        return labels
+    taken = set(labels)
+    for cell, text in enumerate(labels):
         if first[text] < cell:
-            found[cell] = next(longer for longer in _numbered(text, cell) if longer not in taken)
-            taken.add(found[cell])
-    return found
+            labels[cell] = next(longer for longer in _numbered(text, cell) if longer not in taken)
+            taken.add(labels[cell])
+    return labels
 
 
 def _numbered(text: str, cell: int) -> Iterator[str]:
@@ -153,9 +153,10 @@ class Answered:
         """
         first = self.part(names, family)
         labelled = first.query_texts or any(end.is_text for end in first.ends)
-        others = [one for one in self._over(names) if one.name == first.name]
-        alike = [other for other in others if other.factorizes == first.factorizes]
-        return alike if labelled else [first]
+        if not labelled:
+            return [first]
+        same_label = [part for part in self._over(names) if part.name == first.name]
+        return [part for part in same_label if part.factorizes == first.factorizes]
 
     def listed(self, level: float) -> Iterator[tuple[WorkloadPart, AttributeSet, pa.Table]]:
         """Yield the tables of the queries that the workload lists by predicates, small ones only.
@@ -214,18 +215,18 @@ class Answered:
         These are the queries of the workload, or any product family if the estimates answer all cells of the set.
         Without `family`, the cells are used if they are estimated, otherwise the workload's first family over the set.
         """
-        mine = self._over(names)
-        found = [part for part in mine if part.name == (family or MARGINAL.name)]
-        if not found and (other := one_way_family(family)) is not None:
-            found = self._cells(names, other, mine if family is None else [])
-        if not found:
-            known = sorted({part.name for part in mine} | set(family_names()))
+        of_workload = self._over(names)
+        matching = [part for part in of_workload if part.name == (family or MARGINAL.name)]
+        if not matching and (other := one_way_family(family)) is not None:
+            matching = self._cells(names, other, of_workload if family is None else [])
+        if not matching:
+            known = sorted({part.name for part in of_workload} | set(family_names()))
             raise JobError("family", f"{safe_repr(family)} over {', '.join(names)}", "a family of the workload",
                            nearest(str(family), known))  # fmt: skip
-        if (count := found[0].count(found[0].extended(names))) > MOST_ROWS:
+        if (count := matching[0].count(matching[0].extended(names))) > MOST_ROWS:
             raise JobError("family", f"{count:,} queries", f"at most {MOST_ROWS:,} rows of a table",
                            "use Release.answer for single queries")  # fmt: skip
-        return found[0]
+        return matching[0]
 
     def cells(self, names: AttributeSet) -> tuple[Floats, Floats]:
         """Return estimates and standard errors of all cells of a set, with one axis per attribute.
@@ -245,9 +246,9 @@ class Answered:
         """
         names = checked_names(attributes)
         ordered = self.estimates.workload.domain.ordered(names)
-        found = self.estimates.error_parts(ordered) or {"noise": self.cells(ordered)[1]}
+        in_domain_order = self.estimates.error_parts(ordered) or {"noise": self.cells(ordered)[1]}
         order = [ordered.index(name) for name in names]
-        parts = {name: part.transpose(order).reshape(-1) for name, part in found.items()}
+        parts = {name: part.transpose(order).reshape(-1) for name, part in in_domain_order.items()}
         largest = np.argmax(np.stack(list(parts.values())), axis=0)
         columns = dict(named(self.estimates.workload.domain, self.part(ordered, MARGINAL.name), names))
         return pa.table(columns | parts | {"largest": _texts(list(parts), largest)})
@@ -303,7 +304,7 @@ class Answered:
     def _linear(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
         """Return answers and standard errors of queries on attributes (shape queries × cells of each) in any order.
 
-        `turned` has the axes in the order of the domain, in which estimates are stored.
+        `transposed` has the axes in the order of the domain, in which estimates are stored.
         """
         domain = self.estimates.workload.domain
         ordered = domain.ordered(names)
@@ -312,15 +313,15 @@ class Answered:
             pairs = np.array([self.estimates.answer(names, query) for query in queries])
             return pairs[:, 0], pairs[:, 1]
 
-        turned = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))
+        transposed = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))
         return self.estimates.part_answers(
-            ExplicitPart(domain=domain, attributes=ordered, array=turned, each=np.ones(len(turned))), ordered
+            ExplicitPart(domain=domain, attributes=ordered, array=transposed, each=np.ones(len(transposed))), ordered
         )
 
 
 def is_planned(part: WorkloadPart, names: AttributeSet) -> bool:
     """Return whether a part has a set with a positive weight; other sets are not answered."""
-    return any(own == names and weight > 0 for own, weight in zip(part.sets, part.weights, strict=True))
+    return any(planned == names and weight > 0 for planned, weight in zip(part.sets, part.weights, strict=True))
 
 
 def label_name(name: str, others: Sequence[str] = FIGURES) -> str:
@@ -398,11 +399,11 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
     rows, number = list[dict[str, Any]](), 0
     for part, names, table in answered.listed(LEVEL):
         number += len(table)
-        words_of = table.columns[: 1 if part.query_texts else len(part.shown(names))]
-        texts_of = [own.to_pylist() for own in words_of]
+        word_columns = table.columns[: 1 if part.query_texts else len(part.shown(names))]
+        texts_of = [column.to_pylist() for column in word_columns]
         figures = [table[name].to_pylist() for name in FIGURES]
         for at in range(min(len(table), most - len(rows))):
-            words = [own[at] for own in texts_of if own[at] != TOTAL] or [TOTAL]
+            words = [column[at] for column in texts_of if column[at] != TOTAL] or [TOTAL]
             # estimate, standard error, low and high
             estimate, _, _, high = (figure[at] for figure in figures)
             half = high - estimate if np.isfinite(high) else None
@@ -412,19 +413,26 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
 
 
 def requested(answered: Answered, most: int) -> list[Shown]:
-    """Return the first tables of one or two attributes that the workload asks, in its order."""
+    """Return the first tables of one or two attributes that the workload asks, in its order.
+
+    `longest` are the most cells of an attribute of a table, by the number of its attributes.
+    """
     workload, longest = answered.estimates.workload, {1: LONGEST, 2: SIDE}
     domain = workload.domain
-    asked = (names for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)
-             if weight > 0 and len(names) in longest and domain.number_names.isdisjoint(names)
-             and max(domain.shape(names)) <= longest[len(names)])  # fmt: skip
+
+    def fits(names: AttributeSet) -> bool:
+        has_numbers = not domain.number_names.isdisjoint(names)
+        return len(names) in longest and not has_numbers and max(domain.shape(names)) <= longest[len(names)]
+
+    weighted = (pair for part in workload.parts for pair in zip(part.sets, part.weights, strict=True))
+    asked = (names for names, weight in weighted if weight > 0 and fits(names))
     return list(islice(shown_tables(answered, dict.fromkeys(islice(asked, LOOKED_AT))), most))
 
 
 def singles(answered: Answered, most: int) -> list[Shown]:
     """Return the `most` one-way tables of the workload's attributes that differ most from uniform."""
     sets = [(name,) for name in requested_attributes(answered, LONGEST)[:LOOKED_AT]]
-    return sorted(shown_tables(answered, sets), key=lambda one: -departure(one))[:most]
+    return sorted(shown_tables(answered, sets), key=lambda table: -departure(table))[:most]
 
 
 def requested_attributes(answered: Answered, longest: int) -> list[str]:
@@ -437,12 +445,12 @@ def requested_attributes(answered: Answered, longest: int) -> list[str]:
 def requested_pairs(answered: Answered) -> list[AttributeSet]:
     """Return the attribute pairs within the sets of the workload, up to about `LOOKED_AT`."""
     fits = set(requested_attributes(answered, SIDE))
-    found: dict[AttributeSet, None] = {}
+    pairs: dict[AttributeSet, None] = {}
     for names in answered.estimates.workload.sets:
-        found.update(dict.fromkeys(combinations([name for name in names if name in fits], 2)))
-        if len(found) > LOOKED_AT:
+        pairs.update(dict.fromkeys(combinations([name for name in names if name in fits], 2)))
+        if len(pairs) > LOOKED_AT:
             break
-    return list(found)
+    return list(pairs)
 
 
 def shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
@@ -457,11 +465,11 @@ def shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[S
         yield Shown(names=names, labels=labels, values=values, errors=errors, half=half * errors)
 
 
-def departure(one: Shown) -> float:
+def departure(table: Shown) -> float:
     """Return the squared distance of a table from equal counts, less its error variance, relative to them."""
-    mean = float(one.values.mean())
-    excess = float(((one.values - mean) ** 2).sum() - (np.nan_to_num(one.errors) ** 2).sum())
-    return max(excess, 0.0) / (one.values.size * mean**2) if mean > 0 else 0.0
+    mean = float(table.values.mean())
+    excess = float(((table.values - mean) ** 2).sum() - (np.nan_to_num(table.errors) ** 2).sum())
+    return max(excess, 0.0) / (table.values.size * mean**2) if mean > 0 else 0.0
 
 
 def title_of(domain: Domain, name: str) -> str:
@@ -480,8 +488,8 @@ def words_of(attribute: Attribute) -> list[str]:
     labels = attribute.words.labels
     bins = _bins(attribute.edges) if attribute.kind == "bins" and attribute.listed > 1 else []
     plain = [*bins, *texts(attribute)[len(bins) :]]
-    found = [labels.get(key_of(label), text) for label, text in zip(attribute.labels, plain, strict=True)]
-    return found if len(set(found)) == len(found) else texts(attribute)
+    words = [labels.get(key_of(label), text) for label, text in zip(attribute.labels, plain, strict=True)]
+    return words if len(set(words)) == len(words) else texts(attribute)
 
 
 def _bins(edges: Sequence[float]) -> list[str]:

@@ -64,7 +64,7 @@ def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]
     most : int
         Largest number of bars.
     """
-    found = list[dict[str, Any]]()
+    results = list[dict[str, Any]]()
     for names, table in tables:
         estimate, low, high = (table[figure].to_numpy() for figure in ("estimate", "low", "high"))
         bars = None
@@ -76,9 +76,9 @@ def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]
         # the empty set has a single figure, that of all units
         rows = None if names else single(("",), (("",),), estimate, (high - low) / 2, None)["rows"]
         total = rows and rows[0]
-        found.append({"name": ", ".join(names), "bars": bars, "total": total})
+        results.append({"name": ", ".join(names), "bars": bars, "total": total})
 
-    return found
+    return results
 
 
 def excess_of(estimates: Estimates, name: str) -> tuple[float, float] | None:
@@ -94,9 +94,9 @@ def excess_of(estimates: Estimates, name: str) -> tuple[float, float] | None:
     number = f"{name}.{EXCESS}"
     if number not in estimates.workload.domain.number_names:
         return None
-    found = estimates.workload.domain[number]
-    assert isinstance(found, Number)
-    return estimates.answer((number,), found.cell_values)
+    rows_beyond = estimates.workload.domain[number]
+    assert isinstance(rows_beyond, Number)
+    return estimates.answer((number,), rows_beyond.cell_values)
 
 
 def share_beyond(

@@ -66,7 +66,10 @@ class TableLattice:
     @cached_property
     def _levels(self) -> dict[str, tuple[str, int]]:
         """Leaf attribute and depth, from 1, of every level of a hierarchy."""
-        return {name: (own.leaf, depth) for own in self.domain.hierarchies for depth, name in enumerate(own.names, 1)}
+        levels = dict[str, tuple[str, int]]()
+        for hierarchy in self.domain.hierarchies:
+            levels |= {name: (hierarchy.leaf, depth) for depth, name in enumerate(hierarchy.names, 1)}
+        return levels
 
     def depths(self, names: AttributeSet) -> dict[str, int]:
         """Return the depth of each attribute, by the name of the leaf attribute if it is a level of a hierarchy.
@@ -75,8 +78,11 @@ class TableLattice:
         the others. A pair in `_levels` is (leaf attribute, depth of the level).
         """
         if names not in self._depths:
-            own = [self._levels.get(name, (name, 1)) for name in names]
-            self._depths[names] = {leaf: max(depth for other, depth in own if other == leaf) for leaf, _ in own}
+            depths = dict[str, int]()
+            for name in names:
+                leaf, depth = self._levels.get(name, (name, 1))
+                depths[leaf] = max(depth, depths.get(leaf, 0))
+            self._depths[names] = depths
         return self._depths[names]
 
     @cached_property
@@ -84,9 +90,9 @@ class TableLattice:
         return {}
 
     def named(self, depths: dict[str, int]) -> AttributeSet:
-        """Return the set with some depths."""
-        names = {one.leaf: one.names for one in self.domain.hierarchies}
-        return self.domain.ordered([names.get(own, (own,))[depth - 1] for own, depth in depths.items() if depth])
+        """Return the set with some depths, the inverse of `depths`; depth 0 leaves a hierarchy out."""
+        levels_of = {hierarchy.leaf: hierarchy.names for hierarchy in self.domain.hierarchies}
+        return self.domain.ordered([levels_of.get(leaf, (leaf,))[depth - 1] for leaf, depth in depths.items() if depth])
 
     def has_levels(self, names: AttributeSet) -> bool:
         """Return whether a set names a level of a hierarchy."""
@@ -99,17 +105,18 @@ class TableLattice:
     def is_sum(self, upper: AttributeSet, lower: AttributeSet) -> bool:
         """Return whether one table is a sum of another one, or the same."""
         below = self.depths(lower)
-        return all(depth <= below.get(own, 0) for own, depth in self.depths(upper).items())
+        return all(depth <= below.get(leaf, 0) for leaf, depth in self.depths(upper).items())
 
-    def common(self, one: AttributeSet, other: AttributeSet) -> AttributeSet:
+    def common(self, first: AttributeSet, second: AttributeSet) -> AttributeSet:
         """Return the set of the largest common sums of two tables."""
-        first, second = self.depths(one), self.depths(other)
-        return self.named({own: min(depth, second[own]) for own, depth in first.items() if own in second})
+        depths, others = self.depths(first), self.depths(second)
+        return self.named({leaf: min(depth, others[leaf]) for leaf, depth in depths.items() if leaf in others})
 
-    def is_joined(self, names: AttributeSet, one: AttributeSet, other: AttributeSet) -> bool:
+    def is_joined(self, names: AttributeSet, first: AttributeSet, second: AttributeSet) -> bool:
         """Return whether a cell of each of two sums determines the cell of a table."""
-        first, second = self.depths(one), self.depths(other)
-        return self.depths(names) == {own: max(first.get(own, 0), second.get(own, 0)) for own in {**first, **second}}
+        depths, others = self.depths(first), self.depths(second)
+        deepest = {leaf: max(depths.get(leaf, 0), others.get(leaf, 0)) for leaf in {**depths, **others}}
+        return self.depths(names) == deepest
 
     def raised(self, names: AttributeSet) -> Iterator[AttributeSet]:
         """Yield the sets with one hierarchy at the level above, or without it.
@@ -117,9 +124,9 @@ class TableLattice:
         `depths` are the levels of the set's hierarchies, from 1 below the root; the depth 0 leaves the hierarchy out.
         """
         depths = self.depths(names)
-        for own in depths:
-            if self.has_levels((own,)):
-                yield self.named({**depths, own: depths[own] - 1})
+        for leaf, depth in depths.items():
+            if self.has_levels((leaf,)):
+                yield self.named({**depths, leaf: depth - 1})
 
     def closed(self, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
         """Return the sets, their single attributes, common sums, and those at all levels above, smallest first.
@@ -129,21 +136,21 @@ class TableLattice:
         depths of a table in its hierarchies, so a table follows all of its sums. The search for common sums ends once
         there are more than MOST_COMMON sets, because the number of pairs grows with the square of the sets.
         """
-        found = dict.fromkeys(sets)
-        fresh = list(found)
-        while fresh and len(found) <= MOST_COMMON:
-            common = {self.common(one, other) for one, other in combinations(list(found), 2)}
-            fresh = sorted(common - set(found), key=lambda names: (self.rank(names), names))
-            found.update(dict.fromkeys(fresh))
+        closed = dict.fromkeys(sets)
+        fresh = list(closed)
+        while fresh and len(closed) <= MOST_COMMON:
+            common = {self.common(first, second) for first, second in combinations(list(closed), 2)}
+            fresh = sorted(common - set(closed), key=lambda names: (self.rank(names), names))
+            closed.update(dict.fromkeys(fresh))
 
-        found.update(dict.fromkeys((name,) for names in list(found) for name in names))
-        waiting = list(found)
+        closed.update(dict.fromkeys((name,) for names in list(closed) for name in names))
+        waiting = list(closed)
         while waiting:
-            above = [names for names in self.raised(waiting.pop()) if names not in found]
-            found.update(dict.fromkeys(above))
+            above = [names for names in self.raised(waiting.pop()) if names not in closed]
+            closed.update(dict.fromkeys(above))
             waiting += above
 
-        return sorted((names for names in found if names), key=lambda names: (self.rank(names), names))
+        return sorted((names for names in closed if names), key=lambda names: (self.rank(names), names))
 
     def sources(self, closed: Sequence[AttributeSet]) -> list[dict[AttributeSet, AttributeSet | None]]:
         """Return closed sets in the order in which tables are made, each with the set of which it is the sum, or None.
@@ -160,35 +167,41 @@ class TableLattice:
         groups = dict[AttributeSet, list[AttributeSet]]()
         for names in closed:
             groups.setdefault(tuple(name for name in names if name in self._levels), []).append(names)
-        every = list[dict[AttributeSet, AttributeSet | None]]()
+        ordered = list[dict[AttributeSet, AttributeSet | None]]()
         for levels, sets in sorted(groups.items(), key=lambda item: (self.rank(item[0]), item[0])):
-            largest = [set(one) for one in self._largest(sets)]
+            largest = [set(names) for names in self._largest(sets)]
             fitted = {*map(frozenset, largest), *([frozenset(levels)] if len(levels) == 1 else [])}
             fresh = set(fitted)
 
             while fresh and len(fitted) <= MOST_COMMON:
-                fresh = {one & other for one in fresh for other in fitted} - fitted
+                fresh = {new & other for new in fresh for other in fitted} - fitted
                 fitted |= fresh
 
-            kept = [names for names in sets if frozenset(names) in fitted or len(names) == 1]
-            found: dict[AttributeSet, AttributeSet | None] = dict.fromkeys(kept)
+            # None: the table is fitted itself
+            themselves = [names for names in sets if frozenset(names) in fitted or len(names) == 1]
+            source_of: dict[AttributeSet, AttributeSet | None] = dict.fromkeys(themselves)
             for names in sets:
-                if names not in found:
-                    found[names] = next(self.domain.ordered(one) for one in largest if one >= set(names))
+                if names not in source_of:
+                    containing = next(attributes for attributes in largest if attributes >= set(names))
+                    source_of[names] = self.domain.ordered(containing)
 
-            every.append(found)
+            ordered.append(source_of)
 
-        return every
+        return ordered
 
     @staticmethod
     def _largest(sets: Sequence[AttributeSet]) -> list[AttributeSet]:
         """Return the sets that are not within others, from sets of one level."""
-        return [one for one in sets if not any(set(one) < set(other) for other in sets)]
+        return [names for names in sets if not any(set(names) < set(other) for other in sets)]
 
     def maximal(self, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
         """Return the sets whose tables are no sums of others."""
-        every = list(dict.fromkeys(sets))
-        return [one for one in every if not any(one != other and self.is_sum(one, other) for other in every)]
+        distinct = list(dict.fromkeys(sets))
+        largest = []
+        for names in distinct:
+            if not any(names != other and self.is_sum(names, other) for other in distinct):
+                largest.append(names)
+        return largest
 
     def parts(self, upper: AttributeSet, lower: AttributeSet) -> Integers:
         """Return the cell of a table for each cell of a table of which it is a sum; cells are row-major."""
@@ -202,9 +215,9 @@ class TableLattice:
         `parts` has the cell over `upper` that contains each cell over `lower`.
         """
         shape = self.domain.shape(upper)
-        found = np.zeros(int(np.prod(shape, dtype=int)), table.dtype)
-        np.add.at(found, self.parts(upper, lower), table.reshape(-1))
-        return found.reshape(shape)
+        sums = np.zeros(int(np.prod(shape, dtype=int)), table.dtype)
+        np.add.at(sums, self.parts(upper, lower), table.reshape(-1))
+        return sums.reshape(shape)
 
     def allowed(self, names: AttributeSet, others: Sequence[AttributeSet]) -> Flags:
         """Return the cells of a table that rules allow.
@@ -212,13 +225,13 @@ class TableLattice:
         They have an allowed cell below in every other table of which it is a sum.
         """
         shape = self.domain.shape(names)
-        found = np.broadcast_to(possible(self.domain.rules, names, shape), shape).reshape(-1)
+        flags = np.broadcast_to(possible(self.domain.rules, names, shape), shape).reshape(-1)
         for lower in others:
             if lower != names and self.is_sum(names, lower) and list(constraints_on(self.domain.rules, lower)):
                 below = possible(self.domain.rules, lower, self.domain.shape(lower))
                 below = np.broadcast_to(below, self.domain.shape(lower)).reshape(-1)
-                found = found & (np.bincount(self.parts(names, lower), below, minlength=found.size) > 0)
-        return found
+                flags = flags & (np.bincount(self.parts(names, lower), below, minlength=flags.size) > 0)
+        return flags
 
 
 MOST_TREE_CELLS = 4_000_000  # of a table with a level of a hierarchy
@@ -255,10 +268,11 @@ def known_sets(domain: Domain, requested: Sequence[AttributeSet]) -> list[Attrib
 
     `common_set` is the largest set whose table follows from both; `known_table` is its table by the public totals.
     """
-    found = (
-        common_set(domain, domain.ordered(names), total.names) for names in requested for total in domain.public_totals
-    )
-    return [names for names in dict.fromkeys(found) if names and domain.known_table(names) is not None]
+    common = dict[AttributeSet, None]()
+    for names in requested:
+        for total in domain.public_totals:
+            common[common_set(domain, domain.ordered(names), total.names)] = None
+    return [names for names in common if names and domain.known_table(names) is not None]
 
 
 def names_levels(answered: Answered, requested: Sequence[AttributeSet]) -> bool:
@@ -286,30 +300,30 @@ def tree_tables(answered: Answered, requested: Sequence[AttributeSet], total: in
     WholeTables
     """
     domain = answered.estimates.workload.domain
-    tables, errors, left = dict[AttributeSet, Integers](), dict[AttributeSet, Floats](), dict[AttributeSet, str]()
+    tables, errors, left_out = dict[AttributeSet, Integers](), dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     maker = _Maker(answered=answered, lattice=TableLattice(domain), total=total, most_cells=most_cells)
     reduced = {names: without_implied(domain.hierarchies, names) for names in requested}
 
     for names in requested:
         # too large, or not possible for another reason
         if refusal := maker.refusal(names):
-            left[names] = refusal
+            left_out[names] = refusal
             continue
         try:
             errors[names] = with_implied(domain, answered.cells(reduced[names])[1], names)
         except PlanError:
-            left[names] = UNDETERMINED
+            left_out[names] = UNDETERMINED
 
     while True:
-        wanted = [names for names in requested if names not in left and names]
-        made, why = maker.make([reduced[names] for names in wanted])
-        left |= {names: why[reduced[names]] for names in wanted if reduced[names] in why}
-        if all(reduced[names] in made or names in left for names in wanted):
+        wanted = [names for names in requested if names not in left_out and names]
+        whole, why = maker.make([reduced[names] for names in wanted])
+        left_out |= {names: why[reduced[names]] for names in wanted if reduced[names] in why}
+        if all(reduced[names] in whole or names in left_out for names in wanted):
             break  # otherwise a set was to be the sum of one that failed
 
-    for names in (names for names in wanted if reduced[names] in made):
-        tables[names] = np.asarray(with_implied(domain, made[reduced[names]], names))  # type: ignore[arg-type]
-    return WholeTables(tables, {names: errors[names] for names in tables}, left)
+    for names in (names for names in wanted if reduced[names] in whole):
+        tables[names] = np.asarray(with_implied(domain, whole[reduced[names]], names))  # type: ignore[arg-type]
+    return WholeTables(tables, {names: errors[names] for names in tables}, left_out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,32 +358,32 @@ class _Maker:
         `sources` yields groups of sets with the same levels, and for each set the one of which it is a sum. If the
         tables that share common sums contradict each other, they are made one after the other instead.
         """
-        whole: dict[AttributeSet, Integers] = {(): np.array(self.total)}
+        tables: dict[AttributeSet, Integers] = {(): np.array(self.total)}
         why = dict[AttributeSet, str]()
         known = known_sets(self.lattice.domain, wanted)
 
         for group in self.lattice.sources(self.lattice.closed([*wanted, *known])):
-            whole |= self._known(group)
-            made, failed = self._together(group, whole, wanted)
+            tables |= self._known(group)
+            together, failed = self._together(group, tables, wanted)
             if any(not reason.startswith(LOST) for reason in failed.values()):
-                other, other_failed = self._in_turn(list(group), whole, wanted)
-                if len(other) > len(made):
-                    made, failed = other, other_failed
-            whole, why = made, why | failed
+                in_turn, failed_in_turn = self._in_turn(list(group), tables, wanted)
+                if len(in_turn) > len(together):
+                    together, failed = in_turn, failed_in_turn
+            tables, why = together, why | failed
 
-        return whole, {names: reason for names, reason in why.items() if names not in whole}
+        return tables, {names: reason for names, reason in why.items() if names not in tables}
 
     def _known(self, group: Iterable[AttributeSet]) -> dict[AttributeSet, Integers]:
         """Return the tables that follow from public totals.
 
         A table has its axes in the order of the set's names, which may differ from that of the domain.
         """
-        domain, found = self.lattice.domain, dict[AttributeSet, Integers]()
+        domain, tables = self.lattice.domain, dict[AttributeSet, Integers]()
         for names in group:
             ordered = domain.ordered(names)
             if (table := domain.known_table(ordered)) is not None:
-                found[names] = table.transpose([ordered.index(name) for name in names])
-        return found
+                tables[names] = table.transpose([ordered.index(name) for name in names])
+        return tables
 
     def _together(
         self,
@@ -382,15 +396,15 @@ class _Maker:
         `whole` are the tables made so far, `group` those of some levels with their sources (None: fitted itself).
         Returned are all tables, and the sets that failed with their reasons.
         """
-        made, failed = dict(whole), dict[AttributeSet, str]()
+        tables, failed = dict(whole), dict[AttributeSet, str]()
         for names, source in group.items():
-            if names in made:
+            if names in tables:
                 continue
             if source is None:
-                self._add(names, made, failed, wanted)
-            elif source in made:
-                made[names] = self.lattice.summed(made[source], source, names)
-        return made, failed
+                self._add(names, tables, failed, wanted)
+            elif source in tables:
+                tables[names] = self.lattice.summed(tables[source], source, names)
+        return tables, failed
 
     def _in_turn(
         self, group: Sequence[AttributeSet], whole: Mapping[AttributeSet, Integers], wanted: Sequence[AttributeSet]
@@ -399,23 +413,23 @@ class _Maker:
 
         `largest` are the sets of the group that are no sums of others; the rest are sums of them.
         """
-        made, failed = dict(whole), dict[AttributeSet, str]()
+        tables, failed = dict(whole), dict[AttributeSet, str]()
         largest = self.lattice.maximal(group)
         # single attributes first, then the largest sets, whose sums give the others
         for names in [*(names for names in group if len(names) == 1), *largest, *group]:
-            if names not in made and names not in failed:
-                self._add(names, made, failed, wanted)
-            if names in made and names in largest:
+            if names not in tables and names not in failed:
+                self._add(names, tables, failed, wanted)
+            if names in tables and names in largest:
                 for part in group:
-                    if part not in made and self.lattice.is_sum(part, names):
-                        made[part] = self.lattice.summed(made[names], names, part)
+                    if part not in tables and self.lattice.is_sum(part, names):
+                        tables[part] = self.lattice.summed(tables[names], names, part)
 
-        return made, failed
+        return tables, failed
 
     def _add(
         self,
         names: AttributeSet,
-        made: dict[AttributeSet, Integers],
+        tables: dict[AttributeSet, Integers],
         failed: dict[AttributeSet, str],
         wanted: Sequence[AttributeSet],
     ) -> None:
@@ -423,17 +437,17 @@ class _Maker:
 
         LOST begins the reasons that are consequences of another failure.
         """
-        lost = [above for above in self.lattice.raised(names) if above not in made]
+        lost = [above for above in self.lattice.raised(names) if above not in tables]
         if lost:
             failed[names] = f"{LOST} {', '.join(lost[0])}, of which it consists, was not made"
         elif self.refusal(names):
             failed[names] = f"its sums over {', '.join(names)} are too many cells"
         else:
-            found = self._table(names, made, wanted)
-            if isinstance(found, str):
-                failed[names] = found
+            table = self._table(names, tables, wanted)
+            if isinstance(table, str):
+                failed[names] = table
             else:
-                made[names] = found
+                tables[names] = table
 
     def _table(
         self,
@@ -454,26 +468,25 @@ class _Maker:
             return UNDETERMINED
 
         values, variances = estimate
-        above = lattice.maximal(own for own in whole if own != names and lattice.is_sum(own, names))
-        margins = {own: whole[own].reshape(-1) for own in above}
+        above = lattice.maximal(other for other in whole if other != names and lattice.is_sum(other, names))
+        margins = {margin: whole[margin].reshape(-1) for margin in above}
         allowed = lattice.allowed(names, wanted)
-        found = None
 
         # each cell of the margin is a line of cells with a fixed sum
         if len(above) == 1:
-            ((own, targets),) = margins.items()
-            lines = Lines.of(lattice.parts(own, names), targets)
-            found = lines.round(lines.fit(values, variances, allowed))
+            ((margin, targets),) = margins.items()
+            lines = Lines.of(lattice.parts(margin, names), targets)
+            table = lines.round(lines.fit(values, variances, allowed))
         # each pair of cells of both margins is one cell of this table: a grid
         elif len(above) == 2 and lattice.is_joined(names, *above):
             grids = self._grids(names, margins)
             if grids.largest_side > MOST_SIDE:
                 return f"it has blocks of more than {MOST_SIDE:,} × {MOST_SIDE:,} cells"
-            found = grids.round(grids.fit(values, variances, allowed), allowed)
+            table = grids.round(grids.fit(values, variances, allowed), allowed)
         else:
             return self._by_blocks(names, margins, estimate, allowed)
 
-        return CONTRADICTION if found is None else found.reshape(shape)
+        return CONTRADICTION if table is None else table.reshape(shape)
 
     def _grids(self, names: AttributeSet, margins: Mapping[AttributeSet, Integers]) -> Grids:
         """Return the grids of the cells over `names`, whose rows and columns are the cells of two margins.
@@ -481,10 +494,11 @@ class _Maker:
         Both margins have sums in common. Each cell of the table of common sums is one grid, because a cell of one
         margin meets only those cells of the other that add up to the same common sum.
         """
-        (one, other), parts_of = margins, self.lattice.parts
-        common = self.lattice.common(one, other)
-        return Grids.of((parts_of(one, names), parts_of(other, names)),
-                        (parts_of(common, one), parts_of(common, other)), (margins[one], margins[other]))  # fmt: skip
+        (first, second), parts_of = margins, self.lattice.parts
+        common = self.lattice.common(first, second)
+        parts = parts_of(first, names), parts_of(second, names)
+        grids = parts_of(common, first), parts_of(common, second)
+        return Grids.of(parts, grids, (margins[first], margins[second]))
 
     def _by_blocks(
         self,
@@ -505,7 +519,7 @@ class _Maker:
             return f"it has {len(margins)} margins, and blocks of more than {self.most_cells:,} cells"
 
         parts, (values, variances) = [self.lattice.parts(margin, names) for margin in margins], estimate
-        whole = np.zeros(len(values), np.int64)
+        table = np.zeros(len(values), np.int64)
         for start, end in zip(blocks.starts[:-1], blocks.starts[1:], strict=True):
             cells = blocks.order[start:end]
             groups = []
@@ -518,12 +532,12 @@ class _Maker:
                 continue
 
             fitted = fit_partitions(values[cells], variances[cells], allowed[cells], groups)
-            found = round_to_groups(fitted, groups, allowed[cells])
-            if found is None:
+            rounded = round_to_groups(fitted, groups, allowed[cells])
+            if rounded is None:
                 return CONTRADICTION
-            whole[cells] = found
+            table[cells] = rounded
 
-        return whole.reshape(self.lattice.domain.shape(names))
+        return table.reshape(self.lattice.domain.shape(names))
 
     def _estimate(self, names: AttributeSet, wanted: Sequence[AttributeSet]) -> tuple[Floats, Floats] | None:
         """Return the estimates of a set and their relative variances, or sums of those of a wanted set.
@@ -534,10 +548,10 @@ class _Maker:
             values = np.asarray(self.answered.cells(names)[0], np.float64).reshape(-1)
         except PlanError:
             below = next((other for other in wanted if other != names and self.lattice.is_sum(names, other)), None)
-            found = None if below is None else self._estimate(below, ())
-            if found is None or below is None:
+            of_below = None if below is None else self._estimate(below, ())
+            if of_below is None or below is None:
                 return None
-            values, variances = (self.lattice.summed(one, below, names).reshape(-1) for one in found)
+            values, variances = (self.lattice.summed(figures, below, names).reshape(-1) for figures in of_below)
             return values, variances
 
         estimates = self.answered.estimates
@@ -567,14 +581,20 @@ def adjust_to_constraints(
     ndarray of int, or None
         None if no table has these margins, or none was found.
     """
-    axes = {own: [names.index(name) for name in own] for own in margins}
-    groups = [(margin_cells(estimate.shape, axes[own]), table.reshape(-1)) for own, table in margins.items()]
+    groups = []
+    for subset, table in margins.items():
+        axes = [names.index(name) for name in subset]
+        groups.append((margin_cells(estimate.shape, axes), table.reshape(-1)))
     return round_to_groups(proportional(estimate, groups, possible), groups, possible)
 
 
 def round_to_groups(fitted: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Integers | None:
     """Return integers near a fitted table with given sums over groups of cells; None if none were found."""
-    return next((found for more in FURTHER if (found := _rounded(fitted, groups, possible, more)) is not None), None)
+    for more in FURTHER:
+        rounded = _rounded(fitted, groups, possible, more)
+        if rounded is not None:
+            return rounded
+    return None
 
 
 def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Floats:
@@ -595,16 +615,18 @@ def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: 
     low = np.maximum(np.floor(near) - more, 0)
     high = np.where(possible.reshape(-1), np.ceil(near) + more, 0)
     cost = np.where(near - np.floor(near) < 0.5, 1.0, -1.0) * (1 + np.abs(2 * (near - np.floor(near)) - 1))
-    matrix, wanted = _margins(groups, flat.size), np.concatenate([own for _, own in groups])
+    matrix, wanted = _margins(groups, flat.size), np.concatenate([sums for _, sums in groups])
     # with at most two margins every corner of the polytope is integral (a transport problem)
     integral = np.ones(flat.size) if len(groups) > 2 else None
     bounds, margins = optimize.Bounds(low, high), optimize.LinearConstraint(matrix, wanted, wanted)
-    found = optimize.milp(cost, integrality=integral, bounds=bounds, constraints=margins, options={"node_limit": NODES})
-    if found.x is None:
+    solution = optimize.milp(
+        cost, integrality=integral, bounds=bounds, constraints=margins, options={"node_limit": NODES}
+    )
+    if solution.x is None:
         return None
 
-    whole = np.rint(found.x).astype(np.int64)
-    return whole.reshape(fitted.shape) if (matrix @ whole == wanted).all() else None
+    integers = np.rint(solution.x).astype(np.int64)
+    return integers.reshape(fitted.shape) if (matrix @ integers == wanted).all() else None
 
 
 def _margins(groups: Groups, cells: int) -> csr_array:
@@ -615,5 +637,7 @@ def _margins(groups: Groups, cells: int) -> csr_array:
     """
     from scipy.sparse import csr_array, vstack
 
-    one = np.ones(cells)
-    return vstack([csr_array((one, (group, np.arange(cells))), shape=(len(own), cells)) for group, own in groups])
+    ones, columns, margins = np.ones(cells), np.arange(cells), []
+    for group, sums in groups:
+        margins.append(csr_array((ones, (group, columns)), shape=(len(sums), cells)))
+    return vstack(margins)

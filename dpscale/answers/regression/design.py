@@ -85,8 +85,8 @@ class Design:
     @cached_property
     def names(self) -> AttributeSet:
         """Attributes and numbers of the regression, in domain order."""
-        every = {name for column in (self.outcome, *self.columns) for name in column.names}
-        return self.domain.ordered([*every])
+        names = {name for column in (self.outcome, *self.columns) for name in column.names}
+        return self.domain.ordered([*names])
 
     @property
     def has_numbers(self) -> bool:
@@ -131,7 +131,7 @@ class Design:
         Second moments are taken over all cells with equal weight; a smallest eigenvalue of zero shows the first
         dependent column.
         """
-        moments = np.array([[self._mean(one, other) for other in self.columns] for one in self.columns])
+        moments = np.array([[self._mean(column, other) for other in self.columns] for column in self.columns])
         scale = 1 / np.sqrt(np.maximum(np.diag(moments), 1e-300))
         moments = moments * np.outer(scale, scale)
         for count in range(1, len(moments) + 1):
@@ -183,11 +183,11 @@ def read_design(domain: Domain, formula: str) -> Design:
     if len(columns) > MOST_COLUMNS:
         raise JobError("formula", f"{len(columns)} columns", f"at most {MOST_COLUMNS}", "leave terms out")
 
-    every = {name for column in (outcome, *columns) for name in column.names}
-    known = {name: frames.known[name] for name in every if name in frames.known}
-    made = Design(domain=domain, formula=formula, outcome=outcome, columns=columns, known=known)
-    made.check_independent()
-    return made
+    names = {name for column in (outcome, *columns) for name in column.names}
+    known = {name: frames.known[name] for name in names if name in frames.known}
+    design = Design(domain=domain, formula=formula, outcome=outcome, columns=columns, known=known)
+    design.check_independent()
+    return design
 
 
 def formula_names(formula: Any) -> list[str]:
@@ -236,32 +236,32 @@ class Frames:
         """
         quoted = list[str]()
 
-        def placed(match: re.Match[str]) -> str:
+        def placeholder(match: re.Match[str]) -> str:
             quoted.append(match[1])
             return f"quoted_{len(quoted) - 1}_"
 
         try:
-            tree = ast.parse(QUOTED.sub(placed, expression).strip(), mode="eval")
+            tree = ast.parse(QUOTED.sub(placeholder, expression).strip(), mode="eval")
         except SyntaxError:
             raise unsupported(expression) from None
         # names of functions are no attributes
-        functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        found = list[str]()
+        function_names = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        names = list[str]()
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS):
                 raise unsupported(ast.unparse(node))
             # other Python syntax is refused, because the expression is evaluated later
             if isinstance(node, ast.Attribute | ast.Subscript | ast.Lambda | ast.comprehension):
                 raise unsupported(expression)
-            if isinstance(node, ast.Name) and id(node) not in functions:
+            if isinstance(node, ast.Name) and id(node) not in function_names:
                 place = re.fullmatch(r"quoted_(\d+)_", node.id)
-                found.append(quoted[int(place[1])] if place else node.id)
-        for name in found:
+                names.append(quoted[int(place[1])] if place else node.id)
+        for name in names:
             if name not in self.domain.axis_names:
                 raise JobError("formula", f"{name!r}, which is no attribute", ", ".join(self.domain.axis_names),
                                nearest(name, self.domain.axis_names))  # fmt: skip
-        numbers = [name for name in dict.fromkeys(found) if name in self.domain.number_names]
-        attributes = [name for name in dict.fromkeys(found) if name not in numbers]
+        numbers = [name for name in dict.fromkeys(names) if name in self.domain.number_names]
+        attributes = [name for name in dict.fromkeys(names) if name not in numbers]
         return self.domain.ordered(attributes), tuple(numbers)
 
     def frame(self, cells: Mapping[str, Any], rows: int) -> DataFrame:
@@ -274,15 +274,15 @@ class Frames:
 
         columns: dict[str, Any] = {name: np.ones(rows) for name in self.domain.number_names}
         for attribute in self.domain.attributes:
-            own = np.asarray(cells.get(attribute.name, np.zeros(rows, np.int64)))
+            cells_of_rows = np.asarray(cells.get(attribute.name, np.zeros(rows, np.int64)))
             if attribute.kind in NUMBERS:
-                inside = np.where(own < attribute.listed, own, 0)
+                inside = np.where(cells_of_rows < attribute.listed, cells_of_rows, 0)
                 values = np.array([value_of(attribute, int(cell), 0.5) for cell in inside])
                 columns[attribute.name] = values if attribute.kind == "bins" else np.rint(values).astype(np.int64)
             else:
                 shown = zip(attribute.labels, texts(attribute), strict=True)
                 labels = [text if label is None else label for label, text in shown]
-                columns[attribute.name] = pd.Categorical.from_codes(own, categories=labels)  # type: ignore[call-overload]
+                columns[attribute.name] = pd.Categorical.from_codes(cells_of_rows, categories=labels)  # type: ignore[call-overload]
         return pd.DataFrame(columns)
 
     def grid(self, names: AttributeSet) -> DataFrame:
@@ -361,26 +361,26 @@ def _columns(frames: Frames, text: str) -> Iterable[DesignColumn]:
     for term, places in spec.term_indices.items():
         attributes, numbers = parts[str(term)]
         with np.errstate(all="ignore"):
-            # all columns over the grid of this term's attributes, of which its own are taken
-            made = spec.get_model_matrix(frames.grid(attributes)).to_numpy(np.float64)
+            # all columns over the grid of this term's attributes, of which those of the term are taken
+            matrix = spec.get_model_matrix(frames.grid(attributes)).to_numpy(np.float64)
         for place in places:
             name = spec.column_names[place]
-            values = _finite(name, made[:, place]).reshape(frames.domain.shape(attributes))
+            values = _finite(name, matrix[:, place]).reshape(frames.domain.shape(attributes))
             yield DesignColumn(name=name, attributes=attributes, values=values, numbers=numbers)
 
 
 def _term_names(frames: Frames, term: Any) -> tuple[AttributeSet, tuple[str, ...]]:
-    """Return the attributes and numbers of a term."""
+    """Return the attributes and numbers of a term; a number may be a factor of a product, but not inside a function."""
     attributes, numbers = list[str](), list[str]()
     for factor in term.factors:
         if factor.eval_method.name == "LITERAL":
             continue
         named = f"`{factor.expr}`" if factor.eval_method.name == "LOOKUP" else factor.expr
-        mine, summed = frames.names_in(named)
-        if summed and (mine or factor.eval_method.name != "LOOKUP"):
+        of_factor, summed = frames.names_in(named)
+        if summed and (of_factor or factor.eval_method.name != "LOOKUP"):
             raise JobError("formula", f"{factor.expr!r} of a number", "numbers as they are, and products of two",
                            "define bins of the column as an attribute")  # fmt: skip
-        attributes += mine
+        attributes += of_factor
         numbers += summed
     return frames.domain.ordered(dict.fromkeys(attributes)), tuple(numbers)
 

@@ -183,7 +183,8 @@ def _linear(estimates: Estimates, design: Design, population: bool) -> Regressio
 
 def _flat_columns(design: Design, columns: Sequence[DesignColumn], scales: Floats) -> Floats:
     """Return scaled columns over all cells of the regression, shape (columns, cells)."""
-    return np.stack([design.table(one).reshape(-1) / scale for one, scale in zip(columns, scales, strict=True)])
+    pairs = zip(columns, scales, strict=True)
+    return np.stack([design.table(column).reshape(-1) / scale for column, scale in pairs])
 
 
 def _query(design: Design, number: int, columns: tuple[DesignColumn, ...], scale: float) -> SetQueries:
@@ -199,8 +200,10 @@ def _answered(estimates: Estimates, queries: list[SetQueries], count: int) -> tu
     by_set: dict[tuple[str, ...], list[SetQueries]] = {}
     for query in queries:
         by_set.setdefault(query.names, []).append(query)
-    stacked = [SetQueries(names, np.concatenate([one.rows for one in own]), np.concatenate([one.values for one in own]))
-               for names, own in by_set.items()]  # fmt: skip
+    stacked = []
+    for names, of_set in by_set.items():
+        rows = np.concatenate([query.rows for query in of_set])
+        stacked.append(SetQueries(names, rows, np.concatenate([query.values for query in of_set])))
     try:
         return joint_answers(estimates, stacked, count)
     except PlanError as error:
@@ -231,9 +234,9 @@ def _residuals(
     `gram`, `right` and `beta` are scaled. The total and the squares of the outcome give R² only if the workload
     measured squares.
     """
-    one = DesignColumn("", (), np.ones(()))
+    constant = DesignColumn("", (), np.ones(()))
     y = replace(design.outcome, values=design.outcome.values / scale)
-    queries = [_query(design, 0, (one,), 1.0), _query(design, 1, (one, y), 1.0)]
+    queries = [_query(design, 0, (constant,), 1.0), _query(design, 1, (constant, y), 1.0)]
     (records, total), _ = _answered(estimates, queries, 2)
     _check_records(records)
     try:
@@ -295,12 +298,12 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
     _check_records(records)
 
     counts = _without_negative(flat)
-    some, summed = _grouped(which, len(rows), counts), _grouped(which, len(rows), counts * y)
     # from non-negative counts, for which a root exists
-    start = _start(rows, mean, some, summed, float(y.max()))
+    counts_of_rows, sums_of_rows = _grouped(which, len(rows), counts), _grouped(which, len(rows), counts * y)
+    start = _start(rows, mean, counts_of_rows, sums_of_rows, float(y.max()))
     # the numbers and sums of all distinct rows are the moments
-    few = 2 * len(rows) <= MOST_MOMENTS
-    if few:
+    has_few_rows = 2 * len(rows) <= MOST_MOMENTS
+    if has_few_rows:
         values = np.zeros((2 * len(rows), known.size))
         values[which, np.flatnonzero(known)] = 1
         values[len(rows) + which, np.flatnonzero(known)] = y
@@ -325,7 +328,7 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
         scale=1 / scales,
         records=records,
         rsquared=np.nan,
-        two_sided=not few,
+        two_sided=not has_few_rows,
         sampling="cells" if population else "",
     )
 
@@ -333,16 +336,17 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
 def _known(design: Design) -> np.ndarray:
     """Return whether the records of each cell count."""
     inside = np.ones(design.domain.shape(design.names))
-    for name, own in design.known.items():
+    for name, counts in design.known.items():
         axis = design.names.index(name)
-        inside = inside * own.reshape([-1 if place == axis else 1 for place in range(inside.ndim)])
+        inside = inside * counts.reshape([-1 if place == axis else 1 for place in range(inside.ndim)])
     return inside.reshape(-1) > 0
 
 
 def _all_cells(counts: Floats, known: np.ndarray) -> Floats:
-    whole = np.zeros(known.size)
-    whole[known] = counts
-    return whole
+    """Return counts of the known cells as counts of all cells, 0 for the others."""
+    expanded = np.zeros(known.size)
+    expanded[known] = counts
+    return expanded
 
 
 def _grouped(which: Integers, count: int, values: Floats) -> Floats:
@@ -392,18 +396,18 @@ def _root(rows: Floats, mean: Mean, numbers: Floats, sums: Floats, beta: Floats)
 
 
 def _local(
-    estimates: Estimates, design: Design, whole: Floats, outcome: Floats, mean: Mean, beta: Floats, sampled: Floats
+    estimates: Estimates, design: Design, columns: Floats, outcome: Floats, mean: Mean, beta: Floats, sampled: Floats
 ) -> LinearScore:
     """Return the score to first order about its zero: a linear one, of weighted columns and the working response.
 
     The weights are the slopes of the mean, and the working response is the predictor plus rest over weight, as in
     iteratively reweighted least squares.
 
-    `whole` has the columns over the cells, `sampled` the counts by which records are sampled (0 without sampling). The
+    `columns` are those over the cells, `sampled` the counts by which records are sampled (0 without sampling). The
     moments are Σ x_i x_j w and Σ x_i (rest + w · predictor) over the records.
     """
     count, names = len(beta), design.names
-    predictor = whole.T @ beta
+    predictor = columns.T @ beta
     weights, rest = mean.slope(predictor), outcome - mean.value(predictor)
     pairs = [*combinations_with_replacement(range(count), 2)]
     if (needed := (len(pairs) + count) * len(outcome)) > MOST_ENTRIES:
@@ -412,8 +416,8 @@ def _local(
     places = np.zeros((count, count), np.int64)
     for number, (i, j) in enumerate(pairs):
         places[i, j] = places[j, i] = number
-    queries = np.concatenate([np.stack([whole[i] * whole[j] * weights for i, j in pairs]),
-                              whole * (rest + weights * predictor)])  # fmt: skip
+    queries = np.concatenate([np.stack([columns[i] * columns[j] * weights for i, j in pairs]),
+                              columns * (rest + weights * predictor)])  # fmt: skip
     shaped = queries.reshape(-1, *design.domain.shape(names))
     moments, covariance = joint_answers(estimates, [SetQueries(names, np.arange(len(queries)), shaped)], len(queries))
     covariance = covariance + (queries * sampled) @ queries.T
@@ -498,8 +502,8 @@ class RegressionResult:
         """Profile of each coefficient, with its standard error to first order; a negative variance counts as 0."""
         deviations = np.sqrt(np.maximum(np.diag(self._covariance), 0))
         return [
-            Profile(score=self._fit.score, best=self._fit.best, place=place, deviation=float(own))
-            for place, own in enumerate(deviations)
+            Profile(score=self._fit.score, best=self._fit.best, place=place, deviation=float(deviation))
+            for place, deviation in enumerate(deviations)
         ]
 
     @cached_property
@@ -514,7 +518,7 @@ class RegressionResult:
         if not self._fit.has_errors:
             return self._series(np.full(len(self._names), np.nan))
         width = half_width(LEVEL, self._noise) / half_width(LEVEL, "")
-        tested = [one.at(0.0).value if one.deviation > 0 else math.inf for one in self._profiles]
+        tested = [profile.at(0.0).value if profile.deviation > 0 else math.inf for profile in self._profiles]
         return self._series(stats.chi2.sf(np.array(tested) / width**2, 1))
 
     def conf_int(self, level: float = LEVEL) -> DataFrame:
@@ -542,7 +546,7 @@ class RegressionResult:
             self._intervals[level] = np.full((len(self._names), 2), np.nan)
             if self._fit.has_errors:
                 width = half_width(level, self._noise)
-                ends = [interval(one, width, self._fit.two_sided) for one in self._profiles]
+                ends = [interval(profile, width, self._fit.two_sided) for profile in self._profiles]
                 self._intervals[level] = np.array(ends) * self._fit.scale[:, None]
         return pd.DataFrame(self._intervals[level], self._names, ["low", "high"])
 
@@ -571,18 +575,19 @@ class RegressionResult:
         half = WIDTH // 2
         lines = ["Regression Results".center(WIDTH).rstrip(), "=" * WIDTH]
         # two facts on a line, each in half the width
-        for (left, value), (right, other) in zip(facts[::2], facts[1::2], strict=True):
-            lines.append(f"{left:<18}{value[: half - 20]:>{half - 19}} {right:<19}{other:>{WIDTH - half - 19}}")
+        for (name, value), (other_name, other) in zip(facts[::2], facts[1::2], strict=True):
+            lines.append(f"{name:<18}{value[: half - 20]:>{half - 19}} {other_name:<19}{other:>{WIDTH - half - 19}}")
         tail = (1 - level) / 2
         head = ["coef", "std err", "z", "P>|z|", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
         longest = max(12, *(len(name) for name in self._names))
-        lines += ["=" * WIDTH, " " * longest + "".join(f"{one:>11}" for one in head), "-" * max(WIDTH, longest + 66)]
+        header = " " * longest + "".join(f"{title:>11}" for title in head)
+        lines += ["=" * WIDTH, header, "-" * max(WIDTH, longest + 66)]
         rows = np.column_stack([self.params, self.bse, self.pvalues, ends])
         for name, (value, error, chance, low, high) in zip(self._names, rows.tolist(), strict=True):
             # the ratio of an estimate to its error, in the column z
             score = value / error if error > 0 else math.nan
             figures = (_number(value), _number(error), f"{score:.3f}", f"{chance:.3f}", _number(low), _number(high))
-            lines.append(f"{name:<{longest}}" + "".join(f"{one:>11}" for one in figures))
+            lines.append(f"{name:<{longest}}" + "".join(f"{text:>11}" for text in figures))
         return "\n".join([*lines, "=" * WIDTH, *self._notes(ends)])
 
     def _notes(self, ends: DataFrame) -> list[str]:
@@ -590,7 +595,7 @@ class RegressionResult:
         if not self._fit.has_errors:
             return ["Notes: the estimates are those of a model, whose error the noise does not determine."]
         notes = [f"Notes: errors cover the {SAMPLING[self._fit.sampling]}."]
-        unknown = [name for name, own in ends.iterrows() if not np.isfinite(own).all()]
+        unknown = [name for name, interval_ends in ends.iterrows() if not np.isfinite(interval_ends).all()]
         return [*notes, f"Not known at this budget: {', '.join(map(str, unknown))}."] if unknown else notes
 
     def __repr__(self) -> str:

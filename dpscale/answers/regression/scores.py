@@ -273,11 +273,11 @@ class Profile:
 
     def reached(self, value: float, start: Floats | None, limit: float) -> Tested:
         """Return the least T with the coefficient at a value, from a start, and from the estimate if T is large."""
-        found = self.at(value, start)
-        if found.value <= limit or start is None:
-            return found
-        other = self.at(value)
-        return other if other.value < found.value else found
+        from_start = self.at(value, start)
+        if from_start.value <= limit or start is None:
+            return from_start
+        from_estimate = self.at(value)
+        return from_estimate if from_estimate.value < from_start.value else from_start
 
     def end(self, sign: int, width: float) -> float:
         """Return the end of the interval of values with T up to width² in a direction, or an infinite one.
@@ -294,12 +294,12 @@ class Profile:
             return sign * math.inf
 
         inside, outside, at_inside, start = 0.0, min(step, farthest), self.best.value, None
-        while (found := self.reached(estimate + sign * outside, start, limit)).value <= limit:
+        while (tested := self.reached(estimate + sign * outside, start, limit)).value <= limit:
             if outside >= farthest:
                 return sign * math.inf
-            inside, at_inside, start = outside, found.value, found.beta
+            inside, at_inside, start = outside, tested.value, tested.beta
             outside = min(1.5 * outside, farthest)
-        return float(estimate + sign * self._crossing(sign, (inside, outside), (at_inside, found.value), width, start))
+        return float(estimate + sign * self._crossing(sign, (inside, outside), (at_inside, tested.value), width, start))
 
     def _crossing(
         self, sign: int, ends: tuple[float, float], values: tuple[float, float], width: float, start: Floats | None

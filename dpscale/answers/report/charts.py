@@ -70,8 +70,8 @@ def single(
         edges = None
     widths = half if np.isfinite(half).all() else np.zeros_like(half)
     chart = None if edges is None and len(values) <= FEW_CELLS else _chart(labels[0], values, widths, edges, unit)
-    found = statistic(names[0], labels[0], values, values - half, values + half, half / WIDTH_OF_95, unit, 0)
-    return found | {"chart": chart, "listed": len(values) <= LISTED_CELLS}
+    template_values = statistic(names[0], labels[0], values, values - half, values + half, half / WIDTH_OF_95, unit, 0)
+    return template_values | {"chart": chart, "listed": len(values) <= LISTED_CELLS}
 
 
 def statistic(
@@ -142,10 +142,11 @@ def pair(
     errors = widths / WIDTH_OF_95
     zero = may_be_zero(values, widths) if known else np.zeros_like(values, bool)
     most = max(float(values.max()), 1e-9)
-    cells = [[{"text": rounded(value, error, 0), "half": rounded(width, error, 0) if known else "", "zero": hollow,
-               "share": 45 * max(value, 0.0) / most}
-              for value, width, error, hollow in zip(*row, strict=True)]
-             for row in zip(*(one.tolist() for one in (values, widths, errors, zero)), strict=True)]  # fmt: skip
+    cells = []
+    for row in zip(values.tolist(), widths.tolist(), errors.tolist(), zero.tolist(), strict=True):
+        cells.append([{"text": rounded(value, error, 0), "half": rounded(width, error, 0) if known else "",
+                       "zero": hollow, "share": 45 * max(value, 0.0) / most}
+                      for value, width, error, hollow in zip(*row, strict=True)])  # fmt: skip
     return {"names": names, "labels": labels, "cells": cells, "known": known, "zero": zero.tolist(), "download": None}
 
 
@@ -213,13 +214,13 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
     top = max(float((heights + spread).max()), 1e-9)
     x = BOX_WIDTH * (edges - edges[0]) / (edges[-1] - edges[0])
     zero = may_be_zero(values[:cells], half[:cells])
-    level, low, high = (_height(one, top) for one in (heights, heights - spread, heights + spread))
+    level, low, high = (_height(values_at, top) for values_at in (heights, heights - spread, heights + spread))
     # a and b are the left and right end of a bar, y its top; p and q below the ends of a whisker
     bars = [f"M{a:.0f} {BOX_HEIGHT}V{y:.1f}H{b:.0f}V{BOX_HEIGHT}" for a, b, y in zip(x[:-1], x[1:], level, strict=True)]
 
     return {
-        "bars": "".join(bar for bar, own in zip(bars, zero, strict=True) if not own),
-        "hollow": "".join(bar for bar, own in zip(bars, zero, strict=True) if own),
+        "bars": "".join(bar for bar, is_hollow in zip(bars, zero, strict=True) if not is_hollow),
+        "hollow": "".join(bar for bar, is_hollow in zip(bars, zero, strict=True) if is_hollow),
         "whiskers": "".join(f"M{(a + b) / 2:.0f} {p:.1f}V{q:.1f}" for a, b, p, q in zip(x[:-1], x[1:], low, high,
                                                                                        strict=True) if p != q),
         "unit": unit, "x": shown, "y": ticks(top), "cells": cells, "beyond": len(values) - cells,
@@ -280,7 +281,7 @@ class PlotAxis:
         shown = [value for value in values if self.low <= value <= self.high]
         places = 100 * self.places(np.array(shown))
 
-        return [(_power_text(one), at) for one, at in zip(shown, places.tolist(), strict=True)]
+        return [(_power_text(value), place) for value, place in zip(shown, places.tolist(), strict=True)]
 
 
 def _power_text(value: float) -> str:
@@ -305,16 +306,16 @@ class Series:
 
 def logarithmic_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
     """Return a logarithmic axis around positive values."""
-    every = np.concatenate([np.asarray(value, np.float64) for value in values])
-    low, high = float(every.min()), float(every.max())
+    numbers = np.concatenate([np.asarray(value, np.float64) for value in values])
+    low, high = float(numbers.min()), float(numbers.max())
     room = max((LEAST_RATIO * low / high) ** 0.5, (high / low) ** 0.04)
     return PlotAxis(name, low / room, high * room, logarithmic=True)
 
 
 def linear_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
     """Return a linear axis around values."""
-    every = np.concatenate([np.asarray(value, np.float64) for value in values])
-    low, high = float(every.min()), float(every.max())
+    numbers = np.concatenate([np.asarray(value, np.float64) for value in values])
+    low, high = float(numbers.min()), float(numbers.max())
     room = 0.05 * (high - low) or 0.5
     return PlotAxis(name, low - room, high + room)
 
@@ -441,27 +442,27 @@ def _y(axis: PlotAxis, values: Floats, bottom: int) -> Floats:
     return np.asarray(bottom - (bottom - TOP) * axis.places(values))
 
 
-def _path(one: Series, x: PlotAxis, y: PlotAxis, bottom: int, colour: int) -> str:
+def _path(series: Series, x: PlotAxis, y: PlotAxis, bottom: int, colour: int) -> str:
     """Return the marks of a series as one path; a point is a line of length 0 with round ends.
 
     In a path M moves to a place, h and V draw a horizontal and a vertical line. A line joins the known values, a dash
     is 6 pixels wide, and the `ends` of an interval are joined by a vertical line. `bottom` is the margin below the
     axis.
     """
-    known = np.isfinite(one.y)
-    at = zip(_x(x, one.x[known]).tolist(), _y(y, one.y[known], bottom).tolist(), strict=True)
-    if one.mark == "line":
+    known = np.isfinite(series.y)
+    at = zip(_x(x, series.x[known]).tolist(), _y(y, series.y[known], bottom).tolist(), strict=True)
+    if series.mark == "line":
         steps = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in at) if known.any() else ""
-    elif one.mark == "dash":
+    elif series.mark == "dash":
         steps = "".join(f"M{a - 3:.1f} {b:.1f}h6" for a, b in at)
     else:
         steps = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in at)
-    if one.ends is not None:
-        places = (_x(x, one.x), *(_y(y, end, bottom) for end in one.ends))
+    if series.ends is not None:
+        places = (_x(x, series.x), *(_y(y, end, bottom) for end in series.ends))
         steps += "".join(f"M{a:.1f} {p:.1f}V{q:.1f}" for a, p, q in zip(*places, strict=True) if np.isfinite(p + q))
 
     return (
-        f'<path d="{steps}" fill="none" stroke="var(--c{colour})" stroke-width="{SIZES[one.mark]}" '
+        f'<path d="{steps}" fill="none" stroke="var(--c{colour})" stroke-width="{SIZES[series.mark]}" '
         f'stroke-linecap="round" stroke-linejoin="round" stroke-opacity=".8"/>'
     )
 

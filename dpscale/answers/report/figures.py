@@ -114,8 +114,8 @@ def svg(figure: Figure) -> str:
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dpscale"}):
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     drawn = GROUP.sub("<g", out.getvalue()[out.getvalue().index("<svg") :])
-    own = hashlib.sha256(drawn.encode()).hexdigest()[:8]  # figures of one page have markers and clips in common
-    drawn = IDENTIFIER.sub(rf"\g<0>-{own}", drawn)
+    digest = hashlib.sha256(drawn.encode()).hexdigest()[:8]  # figures of one page have markers and clips in common
+    drawn = IDENTIFIER.sub(rf"\g<0>-{digest}", drawn)
     for number, colour in enumerate(COLOURS):
         drawn = drawn.replace(colour, f"var(--c{number})")
 
@@ -161,11 +161,12 @@ def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figur
     values = table["estimate"].to_numpy()
     labels = [table[name].to_pylist() for name in table.column_names[: len(names)]]
     if len(names) == 1:
-        _bars(axes, names[0], [str(one) for one in labels[0]], values, values - table["low"].to_numpy())
+        _bars(axes, names[0], [str(label) for label in labels[0]], values, values - table["low"].to_numpy())
         return figure
 
+    # row-major: a row's label repeats for each column, and the first row has the labels of all columns
     shape = domain.shape(names)
-    shown = [[str(one) for one in own] for own in (labels[0][:: shape[1]], labels[1][: shape[1]])]
+    shown = [list(map(str, labels[0][:: shape[1]])), list(map(str, labels[1][: shape[1]]))]
     _heat(figure, axes, names, shown, values.reshape(shape))
     return figure
 
@@ -275,13 +276,14 @@ def strongest_associations(one: Domain, two: Domain, above: Integers, below: Int
     -------
     list of Association
     """
-    found = []
+    associations = []
     for a, b in product(one.attributes, two.attributes):
         if a.size * b.size <= MOST_CELLS:
             cells = above[one.names.index(a.name)] * b.size + below[two.names.index(b.name)]
             counts = np.bincount(cells, minlength=a.size * b.size).reshape(a.size, b.size)
             names = title_of(one, a.name), title_of(two, b.name)
-            found.append(
+            associations.append(
                 Association(names=names, labels=(words_of(a), words_of(b)), counts=counts, strength=cramers_v(counts))
             )
-    return sorted((each for each in found if each.strength > 0), key=lambda each: -each.strength)[:STRONGEST]
+    positive = [association for association in associations if association.strength > 0]
+    return sorted(positive, key=lambda association: -association.strength)[:STRONGEST]

@@ -134,7 +134,7 @@ def render_sections(
     computed = {name: cache(compute) for name, compute in values.items()}
     parts = [_rendered(section, partial(_html, section, computed, package, run)) for section in sections]
     rendered = [part for part in parts if part.html.strip()]
-    return render({**frame, "sections": rendered}), [one for one in rendered if one.failure]
+    return render({**frame, "sections": rendered}), [part for part in rendered if part.failure]
 
 
 def check_rendered(failed: Sequence[Rendered], folder: Path) -> None:
@@ -142,7 +142,7 @@ def check_rendered(failed: Sequence[Rendered], folder: Path) -> None:
     if failed:
         raise ReportError(
             "report",
-            "; ".join(f"section {one.title!r} failed with {one.failure}" for one in failed),
+            "; ".join(f"section {part.title!r} failed with {part.failure}" for part in failed),
             "",
             f"this is a fault of dpscale: the answers in {folder} and the other sections are complete, Release.open "
             "reads them, and the same command makes the report again without a charge",
@@ -189,7 +189,7 @@ def redacted(content: Any, name: str = "", hidden: str = HIDDEN) -> Any:
     if isinstance(content, Mapping):
         return {key: redacted(value, key, hidden) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [redacted(one, name, hidden) for one in content]
+        return [redacted(item, name, hidden) for item in content]
     if not isinstance(content, str) or content in LOCAL or name in TEXTS:
         return content
     return hidden if name in PLACES or is_place(content) else content

@@ -112,14 +112,14 @@ def hierarchy_results(answered: Answered, index: Sequence[Mapping[str, Any]]) ->
         the table and at all answered levels; `most`: rows below a node; `has_errors`; `names`: answered levels; `map`:
         SVG, or "".
     """
-    domain, found = answered.estimates.workload.domain, list[dict[str, Any]]()
+    domain, results = answered.estimates.workload.domain, list[dict[str, Any]]()
     for hierarchy in domain.hierarchies:
         if not any(set(hierarchy.names).intersection(row["attributes"]) for row in index):
             continue
 
         levels = answered_levels(answered, hierarchy)
         nodes, shown = _open_nodes(levels) if levels else ([], 0)
-        found.append(
+        results.append(
             {
                 "leaf": hierarchy.leaf,
                 "levels": _level_rows(hierarchy, levels, index),
@@ -133,28 +133,28 @@ def hierarchy_results(answered: Answered, index: Sequence[Mapping[str, Any]]) ->
             }
         )
 
-    return found
+    return results
 
 
-def answered_levels(answered: Answered, own: Hierarchy) -> list[AnsweredLevel]:
+def answered_levels(answered: Answered, hierarchy: Hierarchy) -> list[AnsweredLevel]:
     """Return the levels of a hierarchy whose numbers of records are estimated, the top first."""
     domain, width = answered.estimates.workload.domain, half_width(LEVEL, answered.estimates.noise)
-    found = list[AnsweredLevel]()
-    for name in reversed(own.names):
+    levels = list[AnsweredLevel]()
+    for name in reversed(hierarchy.names):
         try:
             values, errors = answered.cells((name,))
         except PlanError:  # the workload does not determine the level
             continue
-        parents = own.ancestors(name, found[0].name) if found else np.zeros(0, np.int64)
-        children = _children(parents, found[0].values, len(values)) if found else ()
-        found.insert(
+        parents = hierarchy.ancestors(name, levels[0].name) if levels else np.zeros(0, np.int64)
+        children = _children(parents, levels[0].values, len(values)) if levels else ()
+        levels.insert(
             0,
             AnsweredLevel(
                 name=name, labels=domain[name].labels, values=values, errors=errors, width=width, children=children
             ),
         )
 
-    return found
+    return levels
 
 
 def _children(parents: Integers, values: Floats, size: int) -> list[Integers]:
@@ -163,15 +163,15 @@ def _children(parents: Integers, values: Floats, size: int) -> list[Integers]:
 
 
 def _level_rows(
-    own: Hierarchy, levels: Sequence[AnsweredLevel], index: Sequence[Mapping[str, Any]]
+    hierarchy: Hierarchy, levels: Sequence[AnsweredLevel], index: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return a row for every level with tables or estimates; None for what is not known.
 
     A set belongs to a level if it names the level and no deeper one. The error is the root mean square over queries.
     """
     rows, answered = [], {level.name: level for level in levels}
-    for place, (name, nodes) in enumerate(zip(own.names, own.sizes, strict=True)):
-        deeper = set(own.names[place + 1 :])
+    for place, (name, nodes) in enumerate(zip(hierarchy.names, hierarchy.sizes, strict=True)):
+        deeper = set(hierarchy.names[place + 1 :])
         sets = [row for row in index if name in row["attributes"] and not deeper.intersection(row["attributes"])]
         if not sets and name not in answered:
             continue
@@ -180,10 +180,12 @@ def _level_rows(
         # Σ over queries of error², from the root mean square of each set
         squares = math.fsum(row["queries"] * (row["rms_error"] or 0.0) ** 2 for row in sets)
         known = queries > 0 and all(row["rms_error"] is not None for row in sets)
-        one = answered.get(name)
-        mean = None if one is None else float(one.values.sum()) / nodes
+        level, mean, relative = answered.get(name), None, math.nan
+        if level is not None:
+            mean = float(level.values.sum()) / nodes
         # RMS error of a node, relative to the mean of a node
-        relative = math.nan if one is None or not mean or mean < 0 else float(np.sqrt((one.errors**2).mean())) / mean
+        if level is not None and mean is not None and mean > 0:
+            relative = float(np.sqrt((level.errors**2).mean())) / mean
         rows.append({"name": name, "nodes": nodes, "tables": len(sets), "per_node": mean,
                      "relative": relative if math.isfinite(relative) else None,
                      "error": math.sqrt(squares / queries) if known else None})  # fmt: skip

@@ -290,7 +290,7 @@ class Site:
         is_old = edition is not newest
         target = f"{edition.folder}/{address}.html" if not permanent and newest in having else None
         old = self._html("old.html", page, edition=edition, newer=newest if is_old else None, target=target)
-        versions = [(one, f"{one.home}/{address}.html", one is edition) for one in having]
+        versions = [(version, f"{version.home}/{address}.html", version is edition) for version in having]
         return {
             "old": old,
             "versions": self._html("versions.html", page, versions=versions, permanent=permanent, newest=newest),
@@ -341,15 +341,18 @@ class Site:
             folder = publication.newest.folder
             for kind, shown in (("sheets", "table"), ("attributes", "attribute")):
                 for address, owner in publication.holders(kind).items():
-                    own = getattr(owner, kind)[address]
-                    more = own.group.title if kind == "sheets" else " ".join(filter(None, (own.group, own.description)))
-                    yield {"address": f"{folder}/{address}.html", "title": own.title, "kind": shown, "more": more,
+                    entry = getattr(owner, kind)[address]  # a sheet, or the page of an attribute
+                    if kind == "sheets":
+                        more = entry.group.title
+                    else:
+                        more = " ".join(filter(None, (entry.group, entry.description)))
+                    yield {"address": f"{folder}/{address}.html", "title": entry.title, "kind": shown, "more": more,
                            "subject": publication.newest.title}  # fmt: skip
 
     def _listed(self, edition: Edition) -> dict[str, Any]:
         """Return the entry of a release in the list of the site for machines."""
-        tables = [{"address": f"{edition.home}/{address}.html", "title": one.title}
-                  for address, one in edition.sheets.items()]  # fmt: skip
+        tables = [{"address": f"{edition.home}/{address}.html", "title": sheet.title}
+                  for address, sheet in edition.sheets.items()]  # fmt: skip
         return {"release": edition.release, "title": edition.title, "day": edition.day,
                 "address": f"{edition.home}/index.html", "permanent": f"{edition.folder}/index.html",
                 "tables": tables}  # fmt: skip

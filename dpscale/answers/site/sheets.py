@@ -161,38 +161,42 @@ def statement_sheet(group: SheetGroup, name: str, sql: str, columns: Sequence[st
 def sheets(group: SheetGroup, published: Mapping[str, Published], limit: float, minimum: int) -> Iterator[Sheet]:
     """Yield the sheets of published tables by period; without periods `published` has the key "" alone."""
     merged = dict[str, dict[str, FinishedTable]]()
-    for period, own in published.items():
-        for one in finished_tables(group.domain, own, limit, minimum):
-            merged.setdefault(_address(one), {})[period] = one
+    for period, of_period in published.items():
+        for finished in finished_tables(group.domain, of_period, limit, minimum):
+            merged.setdefault(_address(finished), {})[period] = finished
     for address, tables in merged.items():
         table = over_periods(group.period.name, tables) if group.period else next(iter(tables.values()))
         yield _sheet(group, replace(table, name=address))
 
 
-def _address(one: FinishedTable) -> str:
+def _address(table: FinishedTable) -> str:
     """Return the last part of the address of a table; only those of numbers and listed queries have `~`."""
-    names = [address_of_names(one.attributes)] if one.attributes else []
-    if one.number is None:
-        return names[0] if names else f"listed~{address_of_name(one.name.partition('-')[2])}"
-    return "~".join([*map(address_of_name, _parts(one)), *names])
+    names = [address_of_names(table.attributes)] if table.attributes else []
+    if table.number is None:
+        return names[0] if names else f"listed~{address_of_name(table.name.partition('-')[2])}"
+    return "~".join([*map(address_of_name, _parts(table)), *names])
 
 
-def _parts(one: FinishedTable) -> list[str]:
+def _parts(table: FinishedTable) -> list[str]:
     """Return the statistic and the number of a table of a number; one text for other queries than cells."""
-    assert one.number is not None
-    head = one.number.name.removesuffix(f" by {', '.join(one.attributes)}")
-    name = f" of {one.number.number.name}"
-    return [head.removesuffix(name), one.number.number.name] if head.endswith(name) else [head]
+    assert table.number is not None
+    head = table.number.name.removesuffix(f" by {', '.join(table.attributes)}")
+    name = f" of {table.number.number.name}"
+    return [head.removesuffix(name), table.number.number.name] if head.endswith(name) else [head]
 
 
 def over_periods(name: str, tables: Mapping[str, FinishedTable]) -> FinishedTable:
     """Return the tables of periods as one table with the column `name` before the others."""
     parts, order = [], pa.array(list(tables), pa.string())
-    for number, one in enumerate(tables.values()):
-        labels = pa.DictionaryArray.from_arrays(np.full(one.table.num_rows, number, np.int32), order, ordered=True)
-        parts.append(one.table.add_column(0, label_column(name), labels))
-    every = [one.ends for one in tables.values()]
-    ends = tuple(np.concatenate([own[end].reshape(-1) for own in every]) for end in (0, 1)) if all(every) else ()
+    for number, of_period in enumerate(tables.values()):
+        codes = np.full(of_period.table.num_rows, number, np.int32)
+        labels = pa.DictionaryArray.from_arrays(codes, order, ordered=True)
+        parts.append(of_period.table.add_column(0, label_column(name), labels))
+
+    # the ends of all periods one after the other; none if a period has none
+    ends_of, ends = [of_period.ends for of_period in tables.values()], tuple[Any, ...]()
+    if all(ends_of):
+        ends = tuple(np.concatenate([pair[end].reshape(-1) for pair in ends_of]) for end in (0, 1))
     table = pa.concat_tables(parts).unify_dictionaries()
     return replace(list(tables.values())[-1], table=table, ends=ends)
 
@@ -210,10 +214,12 @@ def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
     labels = list[SheetLabels]()
     for name in (name for name in table.column_names if name not in COLUMNS):
         # the attribute of the column; a period has none
-        own = next((one for one in known.values() if label_column(one.name) == name), Dimension(name, name, ()))
+        matching = (dimension for dimension in known.values() if label_column(dimension.name) == name)
+        dimension = next(matching, Dimension(name, name, ()))
         values, codes = coded(table[name])
-        title = group.period.words.title or name if group.period and not labels else own.title
-        labels.append(SheetLabels(name=name, title=title, shown=replace(own, values=values).labels, codes=codes))
+        title = group.period.words.title or name if group.period and not labels else dimension.title
+        shown = replace(dimension, values=values).labels
+        labels.append(SheetLabels(name=name, title=title, shown=shown, codes=codes))
 
     figures = {name: _floats(table, name) for name in FIGURES}
     order = np.arange(table.num_rows)
@@ -221,7 +227,7 @@ def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
         order = np.argsort(-labels[0].codes, kind="stable")
     title, unit = _words(group.domain, finished)
     rows, axis = _rows(figures, table["flag"].to_pylist(), labels, order[:MOST_SHOWN], unit)
-    columns = [SheetColumn(one.title, one.shown if len(one.shown) <= MOST_FILTERED else ()) for one in labels]
+    columns = [SheetColumn(label.title, label.shown if len(label.shown) <= MOST_FILTERED else ()) for label in labels]
     return Sheet(
         address=group.place("tables", finished.name),
         group=group,
@@ -259,38 +265,38 @@ def _rows(
     shown as a whole number, a value with its digits and, if there is one, the count beside it.
     """
     is_count, none = figures["value"] is None, np.full(len(flags), np.nan)
-    value, low, high, error = (none if own is None else own for own in (
-        figures["count" if is_count else "value"], figures["low"], figures["high"], figures["std_error"]))  # fmt: skip
+    columns = figures["count" if is_count else "value"], figures["low"], figures["high"], figures["std_error"]
+    value, low, high, error = (none if column is None else column for column in columns)
     drawn = statistic("", [""] * len(order), value[order], low[order], high[order], error[order], unit,
                       # counts are whole numbers
                       0 if is_count else 12)  # fmt: skip
-    found = []
+    rows = []
     for row, at in zip(drawn["rows"], order.tolist(), strict=True):
-        own = {"labels": [(one.shown[one.codes[at]], int(one.codes[at])) for one in labels], "flag": flags[at],
-               "key": value[at]}  # fmt: skip
-        own |= {"text": whole(value[at])} if is_count else {}
-        own |= {} if is_count or figures["count"] is None else {"count": figures["count"][at]}
-        found.append(row | own)
-    return found, drawn["ticks"]
+        texts = [(label.shown[label.codes[at]], int(label.codes[at])) for label in labels]
+        added = {"labels": texts, "flag": flags[at], "key": value[at]}
+        added |= {"text": whole(value[at])} if is_count else {}
+        added |= {} if is_count or figures["count"] is None else {"count": figures["count"][at]}
+        rows.append(row | added)
+    return rows, drawn["ticks"]
 
 
-def _words(domain: Domain, one: FinishedTable) -> tuple[str, str]:
+def _words(domain: Domain, table: FinishedTable) -> tuple[str, str]:
     """Return title and unit of a table for readers."""
-    if one.number is None:
-        return one.title, one.unit
-    number = one.number.number
-    unit = number.words.unit or title_of(domain, number.name) if one.unit == number.name else one.unit
-    return one.title, unit
+    if table.number is None:
+        return table.title, table.unit
+    number = table.number.number
+    unit = number.words.unit or title_of(domain, number.name) if table.unit == number.name else table.unit
+    return table.title, unit
 
 
-def _statement(group: SheetGroup, one: FinishedTable) -> str:
+def _statement(group: SheetGroup, table: FinishedTable) -> str:
     """Return the statement that a table answers; "" for others than counts, sums and means of a table."""
-    asked = ["COUNT", ""] if one.number is None and one.attributes else []
-    if one.number is not None:
-        asked = [SQL_NAMES.get(_parts(one)[0], ""), one.number.number.name]
+    asked = ["COUNT", ""] if table.number is None and table.attributes else []
+    if table.number is not None:
+        asked = [SQL_NAMES.get(_parts(table)[0], ""), table.number.number.name]
     if not group.source or not asked or not asked[0]:
         return ""
-    groups = ", ".join(map(_quoted, [*([group.period.name] if group.period else []), *one.attributes]))
+    groups = ", ".join(map(_quoted, [*([group.period.name] if group.period else []), *table.attributes]))
     value = f"{asked[0]}({_quoted(asked[1]) if asked[1] else '*'})"
     select = f"SELECT {groups}{', ' * bool(groups)}{value} FROM {_quoted(group.source)}"
     return select + f" GROUP BY {groups}" * bool(groups)
@@ -325,13 +331,15 @@ class PeriodAxis(PlotAxis):
 
 def cross_table(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | None]) -> dict[str, Any] | None:
     """Return the template values of a small table of counts with two attributes, one down and one across."""
-    sizes = tuple(len(one.shown) for one in labels)
+    sizes = tuple(len(label.shown) for label in labels)
     counts = figures["count"]
     if len(sizes) != 2 or max(sizes) > SIDE or counts is None or counts.size != sizes[0] * sizes[1]:
         return None
     if figures["value"] is not None:
         return None
-    drawn = pair([one.title for one in labels], [one.shown for one in labels], np.nan_to_num(counts).reshape(sizes))
+    drawn = pair(
+        [label.title for label in labels], [label.shown for label in labels], np.nan_to_num(counts).reshape(sizes)
+    )
     for cell, count in zip((cell for row in drawn["cells"] for cell in row), counts.tolist(), strict=True):
         cell["text"] = whole(count)
     return drawn
@@ -349,10 +357,10 @@ def series_plot(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | No
     assert value is not None
     if len(periods) < 2 or len(value) % len(periods) or not np.isfinite(value).any():
         return ""
-    low, high = (value if own is None else own for own in (figures["low"], figures["high"]))
-    values, low, high = (own.reshape(len(periods), -1) for own in (value, low, high))
+    low, high = (value if end is None else end for end in (figures["low"], figures["high"]))
+    values, low, high = (figure.reshape(len(periods), -1) for figure in (value, low, high))
     cells = np.argsort(-np.nan_to_num(values[-1], nan=-np.inf), kind="stable")[:COLOURS]
-    names = [", ".join(one.shown[one.codes[cell]] for one in labels[1:]) or "all records" for cell in cells]
+    names = [", ".join(label.shown[label.codes[cell]] for label in labels[1:]) or "all records" for cell in cells]
     places = np.arange(len(periods), dtype=np.float64)
     # shifts around 0
     apart = APART * (np.arange(len(cells)) - (len(cells) - 1) / 2)
