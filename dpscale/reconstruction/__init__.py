@@ -30,8 +30,8 @@ def reconstruction_names() -> list[str]:
 
 def reconstructions_for(forms: Sequence[str]) -> list[str]:
     """Return the names of dpscale's reconstructions for these forms of evidence, in the order of the forms."""
-    named = {name: reconstruction(name).form for name in RECONSTRUCTIONS}
-    return [name for form in forms for name, own in named.items() if own == form]
+    form_of = {name: reconstruction(name).form for name in RECONSTRUCTIONS}
+    return [name for form in forms for name in form_of if form_of[name] == form]
 
 
 def reconstruction(name: str) -> Any:

@@ -209,11 +209,11 @@ class StrategyCounts(NoisyCounts):
         """
         quadratic, similarity = _solution(self.strategy)[2], self.unit / self.spread
         pull = pull + (quadratic * self.values).sum(axis=1)
-        whole = quadratic + weights + similarity * center(np.eye(len(quadratic)), (0,))
+        matrix = quadratic + weights + similarity * center(np.eye(len(quadratic)), (0,))
 
         from dpscale.reconstruction.fitting_loops import non_negative_least_squares  # imports numba
 
-        best = non_negative_least_squares(whole, pull, total, self.values, STEPS, PRECISION * total)
+        best = non_negative_least_squares(matrix, pull, total, self.values, STEPS, PRECISION * total)
         return positive_counts(best, LEAST_CELL, total)
 
     @cached_property
@@ -284,11 +284,11 @@ def disagreement(
     A distance is half of the L1 distance, relative to the mean sum of both margins.
     """
     distances: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
-    for one, other in _pairs(targets, most, seed):
-        subset = tuple(name for name in one if name in other)
+    for target, other in _pairs(targets, most, seed):
+        subset = tuple(name for name in target if name in other)
         # both tables summed to their common attributes
-        first, second = margin(marginal_of(one), one, subset), margin(marginal_of(other), other, subset)
-        distances.append((float(np.abs(first - second).sum() / (first.sum() + second.sum())), (one, other)))
+        first, second = margin(marginal_of(target), target, subset), margin(marginal_of(other), other, subset)
+        distances.append((float(np.abs(first - second).sum() / (first.sum() + second.sum())), (target, other)))
 
     if not distances:
         return Disagreement(mean=0.0, most=0.0, pairs=0, farthest=None)
@@ -349,7 +349,7 @@ def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[Attribut
 
     A set is left out if a larger one is inside the same targets.
     """
-    sets = {tuple(sorted(set(one) & set(other))) for one, other in combinations(targets, 2)} - {()}
+    sets = {tuple(sorted(set(first) & set(second))) for first, second in combinations(targets, 2)} - {()}
     containing = {subset: [names for names in targets if set(subset) <= set(names)] for subset in sets}
     needed = {}
     for subset in sorted(sets, key=lambda names: (len(names), names)):
@@ -393,7 +393,7 @@ def _along(ratio: Floats, names: AttributeSet, subset: AttributeSet) -> Floats:
 def _pairs(targets: Sequence[AttributeSet], most: int, seed: int) -> Iterator[tuple[AttributeSet, AttributeSet]]:
     """Yield pairs of targets with common attributes: all, or `most` random ones if there are many."""
     if len(targets) * (len(targets) - 1) // 2 <= most:
-        yield from ((one, other) for one, other in combinations(targets, 2) if set(one) & set(other))
+        yield from (pair for pair in combinations(targets, 2) if set(pair[0]) & set(pair[1]))
         return
 
     # at most 50 attempts for each pair, because few pairs may have common attributes

@@ -73,8 +73,8 @@ def dependencies_between(rules: Rules, names: Iterable[str]) -> list[FunctionalD
 
 def determined_by_one(rules: Rules, names: AttributeSet) -> bool:
     """Return whether all attributes but one depend on others: one 1-way marginal determines the table."""
-    found = dependencies_between(rules, names)
-    return len(names) > 1 and len(set(names) - {rule.dependent for rule in found}) <= 1
+    dependencies = dependencies_between(rules, names)
+    return len(names) > 1 and len(set(names) - {rule.dependent for rule in dependencies}) <= 1
 
 
 def determined_over_groups(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
@@ -133,10 +133,11 @@ def _meeting_groups(rule: FunctionalDependency, groups: Mapping[str, Groups]) ->
 
     `rule.of` has the dependent cell of every determinant cell, −1 where it is undefined; there everything is allowed.
     """
-    of, by, what = np.array(rule.of), groups[rule.determinant], groups[rule.dependent]
-    allowed = np.zeros((by.count, what.count), np.bool_)
-    allowed[by.labels[of >= 0], what.labels[of[of >= 0]]] = True
-    allowed[by.labels[of < 0]] = True
+    dependent_of, determinant, dependent = np.array(rule.of), groups[rule.determinant], groups[rule.dependent]
+    is_defined = dependent_of >= 0
+    allowed = np.zeros((determinant.count, dependent.count), np.bool_)
+    allowed[determinant.labels[is_defined], dependent.labels[dependent_of[is_defined]]] = True
+    allowed[determinant.labels[~is_defined]] = True
     return allowed
 
 
@@ -164,10 +165,9 @@ def possible_cells(
     before = coarsened(cells, inside).copy()
     cells *= possible(rules, names, cells.shape)
 
-    for what in sorted(
-        {rule.dependent for rule in dependencies_between(rules, names)}
-    ):  # the same last bits in every process
-        cells /= ones[what].reshape([-1 if name == what else 1 for name in names])
+    # sorted, for the same last bits in every process
+    for dependent in sorted({rule.dependent for rule in dependencies_between(rules, names)}):
+        cells /= ones[dependent].reshape([-1 if name == dependent else 1 for name in names])
 
     after = coarsened(cells, inside)
     cells *= expanded(np.divide(before, after, out=np.zeros_like(before), where=after > 0), inside)
@@ -217,23 +217,23 @@ def _remove_impossible(rules: Rules, name: str, counts: Floats) -> Floats:
 
 
 def _pooled_counts(
-    own: Floats, by: Sequence[FunctionalDependency], ones: Mapping[str, Floats], variances: Mapping[str, float]
+    counts: Floats, by: Sequence[FunctionalDependency], ones: Mapping[str, Floats], variances: Mapping[str, float]
 ) -> Floats:
-    """Return the inverse-variance average of a dependent attribute's own counts and the sums over its determinants.
+    """Return the inverse-variance average of a dependent attribute's own `counts` and the sums over its determinants.
 
     A sum over `members` cells of the determinant has members times their variance. Cells without a member are
     impossible.
     """
-    weight = np.full(len(own), 1 / variances[by[0].dependent])
-    joint, is_possible = own * weight, np.ones(len(own), np.bool_)
+    weight = np.full(len(counts), 1 / variances[by[0].dependent])
+    joint, is_possible = counts * weight, np.ones(len(counts), np.bool_)
     for rule in by:
-        members = np.bincount(rule.of, minlength=len(own))  # cells of the determinant for each cell
+        members = np.bincount(rule.of, minlength=len(counts))  # cells of the determinant for each cell
         precision = 1 / (np.maximum(members, 1) * variances[rule.determinant])
         joint, weight = joint + precision * _dependent_counts(rule, ones), weight + precision
         is_possible &= members > 0
 
     joint = np.where(is_possible, joint / weight, 0.0)
-    return np.asarray(joint * (own.sum() / max(joint.sum(), LEAST_COUNT)))
+    return np.asarray(joint * (counts.sum() / max(joint.sum(), LEAST_COUNT)))
 
 
 def _scale_determinant(rule: FunctionalDependency, ones: Mapping[str, Floats], wanted: Floats) -> Floats:
@@ -250,12 +250,12 @@ def _dependent_counts(rule: FunctionalDependency, ones: Mapping[str, Floats]) ->
 
 def edges(rules: Rules, name: str) -> frozenset[int]:
     """Return the cells at which dependent attributes change, if they are constant on runs of cells."""
-    found: set[int] = set()
+    changed_cells: set[int] = set()
     for rule in rules:
         if isinstance(rule, FunctionalDependency) and rule.determinant == name:
             changes = (np.flatnonzero(np.diff(rule.of)) + 1).tolist()
-            found.update(changes if len(changes) < len(np.unique(rule.of)) else ())
-    return frozenset(found)
+            changed_cells.update(changes if len(changes) < len(np.unique(rule.of)) else ())
+    return frozenset(changed_cells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,8 +305,8 @@ class LowOrder:
 
     def coarse_marginals(self, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
         """Return the fitted marginals of many sets; triples, the most frequent, are fitted in one batch."""
-        few = len(self.tables) > 8 and not self._wide_rules  # the loops fit pairs in the order of a set's axes
-        triples = [names for names in sets if few and len(names) == 3 and names not in self.tables]
+        in_batch = len(self.tables) > 8 and not self._wide_rules  # the loops fit pairs in the order of a set's axes
+        triples = [names for names in sets if in_batch and len(names) == 3 and names not in self.tables]
         known = self._triples.fit_independent(triples, ROUNDS, TOLERANCE * self.total) if triples else {}
         return {names: known[names] if names in known else self.coarse_marginal(names) for names in sets}
 
@@ -363,12 +363,12 @@ class LowOrder:
 
     def _with_determinants(self, ordered: AttributeSet) -> AttributeSet:
         """Add dependent attributes that distinguish cells of one group, or that take part in other rules."""
-        found = [
+        dependents = [
             rule.dependent
             for rule in dependencies_between(self.rules, self.ones)
             if rule.determinant in ordered and self._determines(rule, ordered)
         ]
-        extended = self._ordered([*ordered, *found]) if found else ordered
+        extended = self._ordered([*ordered, *dependents]) if dependents else ordered
         return extended if math.prod(len(self.ones[name]) for name in extended) <= MOST_CELLS else ordered
 
     def _determines(self, rule: FunctionalDependency, ordered: AttributeSet) -> bool:
@@ -409,28 +409,27 @@ class LowOrder:
         With fewer subsets than tables, subsets are looked up; otherwise the tables are searched. A table inside another
         one is left out, because the larger determines it.
         """
-        few = 2 ** len(names) < len(self.tables)
-        if few and len(names) == 3:  # nearly all targets
+        looks_up = 2 ** len(names) < len(self.tables)
+        if looks_up and len(names) == 3:  # nearly all targets
             pairs = ((axes, self.tables.get((names[axes[0]], names[axes[1]]))) for axes in PAIRS)
             return [(axes, table) for axes, table in pairs if table is not None]
 
-        candidates = subsets(names) if few else [subset for subset in self.tables if set(subset) <= set(names)]
+        candidates = subsets(names) if looks_up else [subset for subset in self.tables if set(subset) <= set(names)]
         contained = [subset for subset in candidates if subset in self.tables]
         largest = [subset for subset in contained if not any(set(subset) < set(other) for other in contained)]
         return [(tuple(names.index(name) for name in subset), self.tables[subset]) for subset in largest]
 
-    def disagreement(self, one: AttributeSet, other: AttributeSet) -> float:
+    def disagreement(self, target: AttributeSet, other: AttributeSet) -> float:
         """Return the share of the total on which two targets differ on common attributes: half the L1 distance.
 
         The margins are those over groups of the common attributes; without a common one they agree. Half the L1
         distance is the number of counts to move.
         """
-        common = tuple(name for name in self.ones if name in one and name in other)
+        common = tuple(name for name in self.ones if name in target and name in other)
         if not common:
             return 0.0
-        first, second = (
-            _margin(self.coarse_marginal(self._ordered(names)), self._ordered(names), common) for names in (one, other)
-        )
+        ordered = self._ordered(target), self._ordered(other)
+        first, second = (_margin(self.coarse_marginal(names), names, common) for names in ordered)
         return float(np.abs(first - second).sum() / (2 * self.total))
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
@@ -506,8 +505,8 @@ def _fit_triple(
     from dpscale.reconstruction import fitting_loops
 
     ones, single = [NONE] * 3, np.zeros(3, np.bool_)
-    for (axis,), one in singles:
-        ones[axis], single[axis] = one, True
+    for (axis,), margin in singles:
+        ones[axis], single[axis] = margin, True
     order = np.array([PAIRS.index(axes) for axes in pairs], np.int64)
     pair_margins = [pairs.get(axes, NOTHING) for axes in PAIRS]
     fitting_loops.fit_triple(table, single, *ones, order, *pair_margins, rounds, tolerance)

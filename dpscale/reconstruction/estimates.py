@@ -98,10 +98,10 @@ class BatchedAnswers:
     def _group_by_strategy(self, places: Integers) -> Iterator[Integers]:
         """Yield the sets that were measured axis by axis, grouped by the strategies of their residuals."""
         measured = (places >= 0) & self._by_axis[self.blocks.which[places]]
-        whole = np.flatnonzero(np.logical_and.reduce(measured, axis=0))
-        if len(whole):
-            _, group = np.unique(self.blocks.which[places[:, whole]], axis=1, return_inverse=True)
-            yield from (whole[group == number] for number in range(int(group.max()) + 1))
+        complete = np.flatnonzero(np.logical_and.reduce(measured, axis=0))
+        if len(complete):
+            _, group = np.unique(self.blocks.which[places[:, complete]], axis=1, return_inverse=True)
+            yield from (complete[group == number] for number in range(int(group.max()) + 1))
 
 
 def _end(part: WorkloadPart, sets: Sequence[AttributeSet], start: int) -> int:
@@ -195,8 +195,8 @@ class _UniformBatch:
 
     def _means(self, axis: int) -> Floats:
         """Return the mean of every query over an axis that is averaged out."""
-        family, own = self.families[axis], self.whole.profiles.get(self.sets[0][axis])
-        return family.means(self.shape[axis]) if own is None else family.answers(own, 0)
+        family, profile = self.families[axis], self.whole.profiles.get(self.sets[0][axis])
+        return family.means(self.shape[axis]) if profile is None else family.answers(profile, 0)
 
 
 CACHE_BYTES = 1 << 28  # residuals in memory at most, 256 MiB

@@ -147,8 +147,8 @@ def _explicit(operator: Floats | None, size: int) -> Floats:
 def _summing(operator: Floats) -> Floats | None:
     """Return the shortest c with c K = 1ᵀ, or None if 1ᵀ is not in the row space."""
     ones = np.ones(operator.shape[1])
-    found: Floats = np.asarray(np.linalg.lstsq(operator.T, ones, rcond=None)[0], dtype=np.float64)
-    return found if np.abs(operator.T @ found - ones).max() < 1e-8 else None
+    combination: Floats = np.asarray(np.linalg.lstsq(operator.T, ones, rcond=None)[0], dtype=np.float64)
+    return combination if np.abs(operator.T @ combination - ones).max() < 1e-8 else None
 
 
 def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
@@ -164,9 +164,9 @@ def total_of(observed: Iterable[Observed]) -> float:
 
     A measurement's total has the precision 1/variance, and 0 if it does not determine the total; 1 record without any.
     """
-    measured = [one.total for one in observed]
-    precision = sum(one for _, one in measured)
-    return max(sum(value * one for value, one in measured) / precision, LEAST_TOTAL) if precision else 1.0
+    totals = [measurement.total for measurement in observed]  # (value, precision)
+    precision = sum(weight for _, weight in totals)
+    return max(sum(value * weight for value, weight in totals) / precision, LEAST_TOTAL) if precision else 1.0
 
 
 def common_groups(sizes: Iterable[tuple[str, int]], observed: Sequence[Observed]) -> dict[str, Groups]:
@@ -175,12 +175,12 @@ def common_groups(sizes: Iterable[tuple[str, int]], observed: Sequence[Observed]
     Groups are runs of cells, given by their first cells (`starts`), so the refinement has the union of the starts. An
     attribute without such a measurement has one group.
     """
-    found: dict[str, set[int]] = {}
-    for one in observed:
-        if len(one.attributes) > 1:
-            for name, grouping in zip(one.attributes, one.groups, strict=True):
-                found.setdefault(name, set()).update(grouping.starts)
-    return {name: Groups(size, tuple(sorted(found.get(name, {0})))) for name, size in sizes}
+    starts: dict[str, set[int]] = {}
+    for measurement in observed:
+        if len(measurement.attributes) > 1:
+            for name, grouping in zip(measurement.attributes, measurement.groups, strict=True):
+                starts.setdefault(name, set()).update(grouping.starts)
+    return {name: Groups(size, tuple(sorted(starts.get(name, {0})))) for name, size in sizes}
 
 
 Parts = dict[AttributeSet, Floats]
@@ -224,8 +224,8 @@ def fit(
     """Return the fitted model of the attributes in `sizes`.
 
     τ starts at `options.first` times the curvature of L and decreases. `stalled` counts consecutive steps that reduce L
-    by less than `close`. The certified gap is the least of all steps, because L only decreases in the potentials
-    returned.
+    by less than `close`. A step has a bound of how far its L is above the least one. The returned potentials have the
+    smallest L of all steps, so every bound holds for them, and the certified gap is the smallest bound.
 
     Parameters
     ----------
@@ -273,7 +273,8 @@ class _Problem:
 
     @cached_property
     def sets(self) -> list[AttributeSet]:
-        return list(dict.fromkeys(one.attributes for one in self.observed if len(one.attributes) > 1))
+        several = [measurement.attributes for measurement in self.observed if len(measurement.attributes) > 1]
+        return list(dict.fromkeys(several))
 
     @cached_property
     def tree(self) -> JunctionTree:
@@ -286,18 +287,23 @@ class _Problem:
     @cached_property
     def _runs(self) -> list[list[Groups]]:
         """The groups of every measurement, as runs of the groups of its set's table."""
-        finer = [[self.groups[name] for name in one.attributes] if len(one.attributes) > 1
-                 else [every_cell(self.sizes[one.attributes[0]])] for one in self.observed]  # fmt: skip
-        return [runs_of(one.groups, fine) for one, fine in zip(self.observed, finer, strict=True)]
+        runs = []
+        for measurement in self.observed:
+            names = measurement.attributes
+            finer = [self.groups[name] for name in names]
+            if len(names) == 1:  # the table of an attribute is over its cells
+                finer = [every_cell(self.sizes[names[0]])]
+            runs.append(runs_of(measurement.groups, finer))
+        return runs
 
     @cached_property
     def _scales(self) -> list[float]:
-        return [1 / math.sqrt(one.variance) for one in self.observed]
+        return [1 / math.sqrt(measurement.variance) for measurement in self.observed]
 
     @cached_property
     def curvature(self) -> float:
         """Approximate curvature of L: records times the largest squared column norm of any K/σ."""
-        return self.total * max(one.column / one.variance for one in self.observed)
+        return self.total * max(measurement.column / measurement.variance for measurement in self.observed)
 
     def potentials(self, start: GraphicalModel | None) -> Parts:
         """Return the potentials from which the fit starts: of another model, or those of independent attributes.
@@ -320,9 +326,10 @@ class _Problem:
 
     def _initial_cells(self, name: str) -> Floats:
         """Return the initial potential of an attribute: the logarithm of its measured cells, or zero."""
-        for one in self.observed:
-            if one.attributes == (name,) and one.operators[0] is None and len(one.values) == self.sizes[name]:
-                return np.log(np.maximum(one.values, 0.1 * math.sqrt(one.variance)))
+        for measurement in self.observed:
+            has_cells = measurement.operators[0] is None and len(measurement.values) == self.sizes[name]
+            if measurement.attributes == (name,) and has_cells:
+                return np.log(np.maximum(measurement.values, 0.1 * math.sqrt(measurement.variance)))
         return np.zeros(self.sizes[name])
 
     def marginals(self, potentials: Parts) -> tuple[Parts, float]:
@@ -352,8 +359,11 @@ class _Problem:
 
     def deviations(self, counts: Parts) -> list[Floats]:
         """Return (K μ − y)/σ of every measurement."""
-        triples = zip(self.observed, self._runs, self._scales, strict=True)
-        return [(one.apply(counts[one.attributes], runs) - one.values) * scale for one, runs, scale in triples]
+        scaled = []
+        for measurement, runs, scale in zip(self.observed, self._runs, self._scales, strict=True):
+            expected = measurement.apply(counts[measurement.attributes], runs)
+            scaled.append((expected - measurement.values) * scale)
+        return scaled
 
     def apply_transpose(self, scaled: Sequence[Floats]) -> Parts:
         """Return Σ Kᵀ s/σ on every table.
@@ -362,9 +372,11 @@ class _Problem:
         added.
         """
         sums: Parts = {}
-        for one, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
-            contribution = one.apply_transpose(values * scale, runs)
-            sums[one.attributes] = sums[one.attributes] + contribution if one.attributes in sums else contribution
+        for measurement, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
+            contribution = measurement.apply_transpose(values * scale, runs)
+            sums[measurement.attributes] = (
+                sums[measurement.attributes] + contribution if measurement.attributes in sums else contribution
+            )
         return sums
 
     def gap(self, potentials: Parts) -> tuple[float, float]:
@@ -396,19 +408,22 @@ class _Problem:
         The step minimises L(μ') + τ KL(p' ‖ p) over distributions p' with counts μ'. Its dual has one variable for each
         measured value, s = σν = (K μ' − y)/(τσ), and p' is p times exp(−Kᵀ s/σ).
         """
-        ends = np.cumsum([one.values.size for one in self.observed])
+        ends = np.cumsum([measurement.values.size for measurement in self.observed])
 
         def moved(scaled: Floats) -> Parts:
             """Return the potentials minus Kᵀ s/σ for a vector s over all measured values."""
             pieces = np.split(scaled, ends[:-1])
-            shaped = [piece.reshape(one.values.shape) for piece, one in zip(pieces, self.observed, strict=True)]
+            shaped = []
+            for piece, measurement in zip(pieces, self.observed, strict=True):
+                shaped.append(piece.reshape(measurement.values.shape))
             contribution = self.apply_transpose(shaped)
             return {
                 names: table - contribution[names] if names in contribution else table
                 for names, table in potentials.items()
             }
 
-        measured = np.concatenate([(one.values / math.sqrt(one.variance)).reshape(-1) for one in self.observed])
+        scaled_values = [measurement.values / math.sqrt(measurement.variance) for measurement in self.observed]
+        measured = np.concatenate([values.reshape(-1) for values in scaled_values])
 
         def dual(scaled: Floats) -> tuple[float, Floats]:
             """Return the negative dual function of the step and its slope.
@@ -417,15 +432,15 @@ class _Problem:
             y/σ. Since the slope of log Z by θ is μ/total, the slope of the function is τ s − (K μ − y)/σ.
             """
             counts, log_total = self.marginals(moved(scaled))
-            slope = tau * scaled - np.concatenate([one.reshape(-1) for one in self.deviations(counts)])
+            slope = tau * scaled - np.concatenate([values.reshape(-1) for values in self.deviations(counts)])
             return self.total * (log_total - level) + float(scaled @ measured) + tau / 2 * float(scaled @ scaled), slope
 
         counts, level = self.marginals(potentials)
         # the value that s = (K μ − y)/(τσ) has at the present counts
-        start_point = np.concatenate([one.reshape(-1) for one in self.deviations(counts)]) / tau
-        found = optimize.minimize(dual, start_point, jac=True, method="L-BFGS-B",
-                         options={"maxiter": inner, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
-        return moved(found.x)
+        start_point = np.concatenate([values.reshape(-1) for values in self.deviations(counts)]) / tau
+        end = optimize.minimize(dual, start_point, jac=True, method="L-BFGS-B",
+                                options={"maxiter": inner, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
+        return moved(end.x)
 
     def model(self, potentials: Parts, gap: float) -> GraphicalModel:
         """Return the model of potentials; `gap` bounds the distance of the objective from its minimum."""

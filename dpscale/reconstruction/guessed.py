@@ -78,9 +78,9 @@ class GuessedValues:
         block = self.blocks[index]
         groups = self._groups(block.attributes)
         tables = [self._table(block, names, table) for names, table in groups]
-        whole = np.asarray(reduce(np.multiply.outer, tables, np.full((), float(self.rows))))
+        product = np.asarray(reduce(np.multiply.outer, tables, np.full((), float(self.rows))))
         order = [name for names, _ in groups for name in names]
-        values = np.transpose(whole, [order.index(name) for name in block.attributes])
+        values = np.transpose(product, [order.index(name) for name in block.attributes])
         if block.joint:
             return np.asarray(block.factors[0].apply(values.reshape(-1))).reshape(block.rows)
         return values
@@ -124,14 +124,14 @@ class GuessedValues:
         names = _names(key)
         shape = tuple(self.domain[name].size for name in names)
         try:
-            given = np.asarray(self.shares[key], np.float64)
+            shares = np.asarray(self.shares[key], np.float64)
         except (TypeError, ValueError):
-            given = np.zeros(0)
-        if given.shape != shape or not (np.isfinite(given) & (given >= 0)).all() or not given.sum() > 0:
+            shares = np.zeros(0)
+        if shares.shape != shape or not (np.isfinite(shares) & (shares >= 0)).all() or not shares.sum() > 0:
             cells = " x ".join(map(str, shape))
             raise JobError("shares", f"those of {', '.join(names)}", f"{cells} numbers of at least 0",
                            "give one for each cell")  # fmt: skip
-        return given / given.sum()
+        return shares / shares.sum()
 
 
 def _names(key: str | AttributeSet) -> AttributeSet:

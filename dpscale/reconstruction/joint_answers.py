@@ -64,10 +64,10 @@ def joint_answers(estimates: Estimates, queries: Sequence[SetQueries], count: in
         If a query is not in the row space of the measurements.
     """
     if not isinstance(estimates, LeastSquaresEstimates):
-        found = np.zeros(count)
-        for own in queries:
-            np.add.at(found, own.rows, _flat(own.values) @ estimates.marginal(own.names).reshape(-1))
-        return found, np.full((count, count), np.nan)
+        answers = np.zeros(count)
+        for query in queries:
+            np.add.at(answers, query.rows, _flat(query.values) @ estimates.marginal(query.names).reshape(-1))
+        return answers, np.full((count, count), np.nan)
     if isinstance(estimates.accuracy, IndependentResiduals) and estimates.plan.blocks.merged is None:
         return _by_residual(estimates, queries, count)
     return _over_one_set(estimates, queries, count)

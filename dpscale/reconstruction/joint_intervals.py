@@ -69,9 +69,10 @@ def simultaneous_width(
     if not noisy.any():
         return half_width(level, estimates.noise)
 
-    maxima = [
-        np.abs(some[:, noisy] / errors[noisy]).max(axis=1) for some in answer_errors(estimates, part, names, seed)
-    ]
+    # of each simulated release the largest error of a query, in standard errors
+    maxima = []
+    for simulated in answer_errors(estimates, part, names, seed):
+        maxima.append(np.abs(simulated[:, noisy] / errors[noisy]).max(axis=1))
     return float(np.quantile(np.concatenate(maxima), level, method="higher"))
 
 

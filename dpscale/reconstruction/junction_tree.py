@@ -61,7 +61,8 @@ class JunctionTree:
     def separators(self) -> tuple[AttributeSet, ...]:
         """Attributes that each clique shares with its parent."""
         pairs = zip(self.cliques, self.parents, strict=True)
-        return tuple(tuple(name for name in own if p >= 0 and name in self.cliques[p]) for own, p in pairs)
+        return tuple(tuple(name for name in clique if parent >= 0 and name in self.cliques[parent])
+                     for clique, parent in pairs)  # fmt: skip
 
     @cached_property
     def cells(self) -> int:
@@ -113,9 +114,7 @@ def _fill(sizes: Mapping[str, int]) -> Price:
     def price(graph: Neighbours, name: str) -> tuple[float, float]:
         """Return the cells of the pairs that eliminating an attribute joins, and then those of its clique."""
         neighbours = sorted(graph[name])
-        new = sum(
-            sizes[a] * sizes[b] for i, a in enumerate(neighbours) for b in neighbours[i + 1 :] if b not in graph[a]
-        )
+        new = sum(sizes[a] * sizes[b] for a, b in combinations(neighbours, 2) if b not in graph[a])
         return new, cells_of(sizes, [name, *neighbours])
 
     return price
@@ -126,12 +125,12 @@ def _weight(sizes: Mapping[str, int]) -> Price:
     return lambda graph, name: (cells_of(sizes, [name, *graph[name]]), 0)
 
 
-def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[AttributeSet]:
+def _cliques(sizes: Mapping[str, int], measured: Neighbours, price: Price) -> list[AttributeSet]:
     """Return the maximal cliques of an elimination: attributes are removed, the one of least price first.
 
     An attribute and its neighbours are a clique; when it is removed, its neighbours are joined with each other.
     """
-    graph = {name: set(neighbours) for name, neighbours in given.items()}
+    graph = {name: set(neighbours) for name, neighbours in measured.items()}
     maximal: list[frozenset[str]] = []
     prices = {name: price(graph, name) for name in graph}
 
@@ -284,12 +283,12 @@ def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSe
     raise AssertionError("a tree without a root")
 
 
-def _joining(tree: JunctionTree, some: set[int]) -> set[int]:
+def _joining(tree: JunctionTree, cliques: set[int]) -> set[int]:
     """Return the cliques on the paths between some cliques.
 
     Cliques above the lowest common ancestor (`top`, the common one with the largest index) are not needed.
     """
-    paths = [_upwards(tree, index) for index in some]
+    paths = [_upwards(tree, index) for index in cliques]
     common = set.intersection(*map(set, paths))
     top = max(common)
     return {index for path in paths for index in path if index not in common} | {top}
@@ -447,13 +446,13 @@ class GraphicalModel:
         new to the old Z is the share of the records.
         """
         known = dict(self.cells)
-        for name, own in cells.items():
+        for name, evidence in cells.items():
             self._ordered([name])
-            for cell in own if isinstance(own, Sequence) else [own]:
+            for cell in evidence if isinstance(evidence, Sequence) else [evidence]:
                 if not 0 <= cell < len(known[name]):
                     last = len(known[name]) - 1
                     raise JobError("given", f"{name} = {cell}", f"a cell from 0 to {last}", "correct it")
-            known[name] = np.where(np.isin(np.arange(len(known[name])), own), known[name], IMPOSSIBLE)
+            known[name] = np.where(np.isin(np.arange(len(known[name])), evidence), known[name], IMPOSSIBLE)
 
         conditioned = replace(self, cells=known)
         vars(conditioned)["tree"] = self.tree
@@ -476,12 +475,12 @@ class GraphicalModel:
             Cells of every attribute of the model, shape (records,).
         """
         groups = {name: self.groups[name].labels[codes[name]] for name in self.cells}
-        found = np.full(len(next(iter(groups.values()))), -self.calibrated.log_total)
+        logarithms = np.full(len(next(iter(groups.values()))), -self.calibrated.log_total)
         for names, table in self.factors.items():
-            found += table[tuple(groups[name] for name in names)]
+            logarithms += table[tuple(groups[name] for name in names)]
         for name, table in self.cells.items():
-            found += table[codes[name]]
-        return found
+            logarithms += table[codes[name]]
+        return logarithms
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -601,18 +600,18 @@ def calibrate(
 
 def identifiers(names: Iterable[Any]) -> list[str]:
     """Return names without special characters, all different, also without regard to case."""
-    found: dict[str, str] = {}
+    unique_names: dict[str, str] = {}
     for name in names:
         text = "null" if name is None else str(name)
         words = "".join(letter if letter.isalnum() or letter in "_-." else " " for letter in text).split()
         clean = "_".join(words) or "empty"
         unique, number = clean, 1
-        while unique.casefold() in found:
+        while unique.casefold() in unique_names:
             number += 1
             unique = f"{clean}_{number}"
-        found[unique.casefold()] = unique
+        unique_names[unique.casefold()] = unique
 
-    return list(found.values())
+    return list(unique_names.values())
 
 
 def _import_pgmpy() -> Any:

@@ -169,7 +169,8 @@ class _PairShrinkage:
         tables = [self._expected(self._place_tables(self.paired.independent(), self.rule_tables))]
         if self.rule_tables:
             tables.append(self._expected(self.paired.independent()))
-        return self._fit([*tables, *(near(self.paired, own, reach) for own in tables for reach in NEIGHBOUR_REACHES)])
+        smoothed = [near(self.paired, expected, reach) for expected in tables for reach in NEIGHBOUR_REACHES]
+        return self._fit([*tables, *smoothed])
 
     def chained(self, links: PairLinks) -> Floats:
         """Shrink towards the nearest chains.
@@ -199,10 +200,10 @@ class _PairShrinkage:
             views[names] *= coarse_possible(self.model.rules, names, self.model.groups)
         return self.paired.fit(tables, FIT_ROUNDS, FIT_TOLERANCE * self.model.total)
 
-    def _place_tables(self, tables: Floats, own: Tables) -> Floats:
+    def _place_tables(self, tables: Floats, placed: Tables) -> Floats:
         """Write some tables into their positions, in place."""
-        views = self.paired.split(tables) if own else {}
-        for names, table in own.items():
+        views = self.paired.split(tables) if placed else {}
+        for names, table in placed.items():
             views[names][:] = table
         return tables
 
@@ -211,9 +212,9 @@ def _larger_tables(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidua
     """Return tables of one degree, shrunk towards their expectations and fitted to the tables inside them."""
     expected = model.coarse_marginals(list(measured))
     noisy = [_noisy(residual, np.maximum(expected[names], LEAST)) for names, residual in measured.items()]
-    every = NoisyTables.of(noisy)
-    means = zip(measured, noisy, np.split(best_posterior([every]), every.starts[1:-1]), strict=True)
-    shaped = {names: table.reshape(one.values.shape) for names, one, table in means}
+    together = NoisyTables.of(noisy)
+    means = zip(measured, noisy, np.split(best_posterior([together]), together.starts[1:-1]), strict=True)
+    shaped = {names: table.reshape(of_set.values.shape) for names, of_set, table in means}
     return model.fit_tables(shaped, FIT_ROUNDS, FIT_TOLERANCE * model.total)
 
 
@@ -300,8 +301,9 @@ def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     """
     numbers = plan.domain.number_names
     sets = [subset for subset in plan.accuracy.complete_sets() if numbers.isdisjoint(subset)]
-    requested = {name for part in plan.workload.parts for subset in part.sets for name in subset} - numbers
-    names = [name for name in plan.domain.names if name in requested or any(name in subset for subset in sets)]
+    requested = {name for subset in plan.workload.sets for name in subset} - numbers
+    measured = {name for subset in sets for name in subset}
+    names = [name for name in plan.domain.names if name in requested | measured]
     if not names:
         raise PlanError("workload", "no attribute", "at least one attribute in the workload",
                         "add a family over the attributes of the rows")  # fmt: skip
@@ -361,12 +363,12 @@ def _separated(
             groupings = [every_cell(size), over] if axis == 0 else [over, every_cell(size)]
             cells = np.moveaxis(coarsened(estimates.marginal(names), groupings), axis, 0)
             # y, the row of the group, repeated for each of its cells
-            whole = np.add.reduceat(cells, grouping.starts, axis=0)[grouping.labels]
+            group_rows = np.add.reduceat(cells, grouping.starts, axis=0)[grouping.labels]
             counts = np.bincount(grouping.labels, ones[name])[grouping.labels]
             shares = ones[name] / np.maximum(counts, LEAST)
             members = np.bincount(grouping.labels)[grouping.labels]
 
-            departures = center(cells - shares[:, None] * whole, (1,))
+            departures = center(cells - shares[:, None] * group_rows, (1,))
             # s² (1 − 2w + m w²), then the part of the other attribute's 1-way residual
             variance = _whole_variance(estimates, names, {other: over}) * (1 - 2 * shares + members * shares**2)
             of_other = estimates.group_variance((other,), {other: over})
@@ -402,10 +404,10 @@ def _whole_variance(estimates: LeastSquaresEstimates, subset: AttributeSet, grou
 
     `uneven` is, for each axis outside a residual, what the plain mean leaves of a total spread by u, as a mean square.
     """
-    domain, own, total = estimates.plan.domain, estimates.accuracy.weights, 0.0
+    domain, weights, total = estimates.plan.domain, estimates.accuracy.weights, 0.0
     for inside in subsets(subset):
         outside = [name for name in subset if name not in inside]
-        uneven = math.prod(_uneven(profile_of(own.get(n), domain[n].size), groups.get(n)) for n in outside)
+        uneven = math.prod(_uneven(profile_of(weights.get(n), domain[n].size), groups.get(n)) for n in outside)
         if uneven > 0 and inside in estimates.complete:
             total += uneven * estimates.group_variance(inside, groups)
     return total
@@ -440,8 +442,9 @@ def model_of(
     total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
     ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
     ones = reconcile_one_ways(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
-    kept = {name: 1 - 1 / grouping.count for name, grouping in groups.items()}
-    measured = {names: _noisy_residual(names, values, kept, residuals.precisions)
+    # centring leaves the share 1 − 1/n of the variance along an axis of n groups
+    centred_shares = {name: 1 - 1 / grouping.count for name, grouping in groups.items()}
+    measured = {names: _noisy_residual(names, values, centred_shares, residuals.precisions)
                 for names, values in residuals.values.items() if len(names) > 1}  # fmt: skip
     return low_order(ones, groups, measured, wanted, chains, rules)
 
@@ -453,7 +456,7 @@ def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals
 
 
 def _noisy_residual(
-    names: AttributeSet, values: Floats, kept: Mapping[str, float], precisions: Mapping[AttributeSet, float]
+    names: AttributeSet, values: Floats, centred_shares: Mapping[str, float], precisions: Mapping[AttributeSet, float]
 ) -> NoisyResidual:
-    """Return a centred residual, whose cells have variance p_τ σ²; p_τ is the product of the shares `kept`."""
-    return NoisyResidual(values, math.sqrt(math.prod([kept[name] for name in names]) / precisions[names]))
+    """Return a centred residual, whose cells have variance p_τ σ²; p_τ is the product of its `centred_shares`."""
+    return NoisyResidual(values, math.sqrt(math.prod([centred_shares[name] for name in names]) / precisions[names]))

@@ -142,12 +142,12 @@ def write_model(path: Path, model: LowOrder, like: LowOrder | None = None) -> No
     write_arrays(path, index, {"ones": _flat(model.ones.values()), "cells": _flat(model.tables.values())})
 
 
-def _same_sets(one: LowOrder, other: LowOrder) -> bool:
+def _same_sets(first: LowOrder, second: LowOrder) -> bool:
     """Return whether two models have the same sets in the same order, groups and rules, so that arrays suffice."""
     return (
-        (list(one.tables), list(one.ones)) == (list(other.tables), list(other.ones))
-        and (one.measured, one.rules) == (other.measured, other.rules)
-        and one.groups == other.groups
+        (list(first.tables), list(first.ones)) == (list(second.tables), list(second.ones))
+        and (first.measured, first.rules) == (second.measured, second.rules)
+        and first.groups == second.groups
     )
 
 

@@ -314,12 +314,12 @@ def neighbours(layout: PairLayout, active: NDArray[np.bool_]) -> NDArray[np.uint
 
     For each neighbour: its number, the start of the pair in both orientations, and its size.
     """
-    found = np.zeros((len(active), len(active), 4), np.uint64)
+    table = np.zeros((len(active), len(active), 4), np.uint64)
     for i in range(len(active)):
         others = np.flatnonzero(active[i])
         begun = layout.starts[i, others, 1], layout.starts[others, i, 1]
-        found[i, : len(others)] = np.stack([others, *begun, layout.sizes[others]], axis=1)
-    return found
+        table[i, : len(others)] = np.stack([others, *begun, layout.sizes[others]], axis=1)
+    return table
 
 
 def independent_rows(layout: PairLayout, ones: Floats, count: int, stream: PublicStream) -> NDArray[np.int32]:
@@ -463,7 +463,7 @@ def _learn_population(targets: PairTargets, release: str, start: Start, part: tu
     return Population(sweeper.theta, rows, sampled)
 
 
-def _shrunk_target(targets: PairTargets, one: Floats, other: Floats) -> Floats:
+def _shrunk_target(targets: PairTargets, first_half: Floats, second_half: Floats) -> Floats:
     """Return the mean of two halves of the sweeps, with its departure from independence shrunk by their agreement.
 
     Σ (s − p)(t − p)/p contains no sampling noise; Σ (m − p)²/p of the mean m does.
@@ -472,10 +472,10 @@ def _shrunk_target(targets: PairTargets, one: Floats, other: Floats) -> Floats:
     the ratio of these two sums, between 0 and 1 and rounded to steps. `layout.of` is the table of a pair as a view,
     which the loop overwrites in `mean`.
     """
-    layout, mean = targets.layout, (one + other) / 2
+    layout, mean = targets.layout, (first_half + second_half) / 2
     for i, j in layout.pairs:
         alone = np.multiply.outer(layout.one(targets.ones, i), layout.one(targets.ones, j))
-        first, second = (layout.of(half, i, j) - alone for half in (one, other))
+        first, second = layout.of(first_half, i, j) - alone, layout.of(second_half, i, j) - alone
         table, weight = layout.of(mean, i, j), 1 / np.maximum(alone, LEAST)
         of_mean = float((weight * (table - alone) ** 2).sum())
         agreement = float((weight * first * second).sum()) / max(of_mean, LEAST)
@@ -561,8 +561,8 @@ def missing_triples(model: LowOrder, sets: Iterable[AttributeSet]) -> list[Attri
             return []
 
     missing = triples - model.tables.keys()
-    few = len(missing) <= MOST_SETS and sum(model.cells(names) for names in missing) <= MOST_CELLS
-    return sorted(missing, key=lambda names: [place[name] for name in names]) if few else []
+    is_affordable = len(missing) <= MOST_SETS and sum(model.cells(names) for names in missing) <= MOST_CELLS
+    return sorted(missing, key=lambda names: [place[name] for name in names]) if is_affordable else []
 
 
 def add_triples(
@@ -754,14 +754,14 @@ def consistent_pairs(
     return _with_larger(replace(model, tables=tables))
 
 
-def _agreement(one: Floats, other: Floats, alone: Floats) -> float:
+def _agreement(first: Floats, second: Floats, alone: Floats) -> float:
     """Return the share of the mean of two departures that both have, between 0 and 1, in whole steps.
 
-    α of the module for departures `one` and `other`, with 1/p of the independent table `alone` as weights.
+    α of the module for departures `first` and `second`, with 1/p of the independent table `alone` as weights.
     """
     weight = 1 / np.maximum(alone, LEAST)
-    of_mean = float((weight * ((one + other) / 2) ** 2).sum())
-    share = float((weight * one * other).sum()) / max(of_mean, LEAST)
+    of_mean = float((weight * ((first + second) / 2) ** 2).sum())
+    share = float((weight * first * second).sum()) / max(of_mean, LEAST)
     return round(min(max(share, 0.0), 1.0) / STEP) * STEP
 
 

@@ -98,8 +98,8 @@ class SearchedEstimates(LeastSquaresEstimates):
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
         """Return the estimate and standard error of one linear query, an array over the attribute's cells."""
         estimate, _ = super().answer(attributes, query)
-        own = np.broadcast_to(np.asarray(query, np.float64), self.cells.shape)
-        return estimate, math.sqrt(own**2 @ self.cell_variances)
+        cells = np.broadcast_to(np.asarray(query, np.float64), self.cells.shape)
+        return estimate, math.sqrt(cells**2 @ self.cell_variances)
 
     def part_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         """Return variances of all queries of a part over the attribute, whose entries are 0 and 1."""

@@ -36,11 +36,11 @@ def stacks(
     by_shape: dict[tuple[int, ...], list[AttributeSet]] = {}
     for names in sets:
         by_shape.setdefault(tables[names].shape, []).append(names)
-    for shape, own in by_shape.items():
+    for shape, of_shape in by_shape.items():
         step = max(TOGETHER // max(math.prod(shape), 1), 1)
-        for at in range(0, len(own), step):
-            some = own[at : at + step]
-            yield some, np.array([tables[names] for names in some])
+        for at in range(0, len(of_shape), step):
+            together = of_shape[at : at + step]
+            yield together, np.array([tables[names] for names in together])
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class PairArrays:
     def pairs(self) -> Integers:
         """Attributes of each pair by number, shape (pairs, 2)."""
         number = self.ones.number
-        return np.array([(number[one], number[other]) for one, other in self.names], np.int64).reshape(-1, 2)
+        return np.array([(number[first], number[second]) for first, second in self.names], np.int64).reshape(-1, 2)
 
     @cached_property
     def starts(self) -> Integers:
@@ -154,13 +154,13 @@ class TripleArrays:
         return self._split(sets, tables, loop_arguments)
 
     def fit_tables(
-        self, given: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
+        self, unfitted: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
     ) -> dict[AttributeSet, Floats]:
         """Return copies of tables, scaled to 1-way marginals and pairs."""
-        loop_arguments = self._loop_arguments(list(given))
-        tables = np.concatenate([table.reshape(-1) for table in given.values()])
+        loop_arguments = self._loop_arguments(list(unfitted))
+        tables = np.concatenate([table.reshape(-1) for table in unfitted.values()])
         fit_all(tables, True, rounds, tolerance, *loop_arguments)  # True: to the 1-way marginals first
-        return self._split(list(given), tables, loop_arguments)
+        return self._split(list(unfitted), tables, loop_arguments)
 
     @cached_property
     def _sizes(self) -> Integers:
@@ -242,10 +242,10 @@ class PairLinks:
 
         `out` starts as independence, and is replaced by a chain that is nearer to `others`, or farthest from it.
         """
-        out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
+        out, has_chain = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
         follow(*paired.loop_arguments, self.place, self.strength, self.tables, self.conditionals,
-                          others, nearest, out, found)  # fmt: skip
-        return out, found
+                          others, nearest, out, has_chain)  # fmt: skip
+        return out, has_chain
 
 
 @compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])", few=FEW)
@@ -454,15 +454,16 @@ def link(
 
 
 @compiled("int64(float64[::1], float64[::1], int64[::1], float64[::1])", few=FEW)
-def middles(one: Floats, other: Floats, best: Integers, links: Floats) -> int:
+def middles(first: Floats, second: Floats, best: Integers, links: Floats) -> int:
     """Write the middles of the chains whose weaker link is strongest, first come first on ties; return their number.
 
-    `one` and `other` have the strength of the links of the two attributes to each middle, negative without a link.
+    A middle is a third attribute, linked to both by known pairs. `first` and `second` have the strength of the links of
+    the two attributes to each middle, negative without a link.
     `links` holds the weaker strengths of the best middles so far, in decreasing order.
     """
     count, most = 0, len(best)
-    for middle in range(len(one)):
-        weaker = min(one[middle], other[middle])
+    for middle in range(len(first)):
+        weaker = min(first[middle], second[middle])
         if weaker < 0 or (count == most and weaker <= links[most - 1]):
             continue
         slot = min(count, most - 1)  # insertion into the sorted list

@@ -180,8 +180,8 @@ def learn(tables: NoisyTables) -> Floats:
     if not len(tables.deviations):
         return START
     likelihood = tables.sample[0]
-    few = np.ascontiguousarray(likelihood[:: -(-len(likelihood) // POOLED_CELLS)])
-    return _weights(few, START, POOLED_STRENGTH, POOLED_ROUNDS)
+    sampled = np.ascontiguousarray(likelihood[:: -(-len(likelihood) // POOLED_CELLS)])
+    return _weights(sampled, START, POOLED_STRENGTH, POOLED_ROUNDS)
 
 
 def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = None) -> Floats:
@@ -301,8 +301,8 @@ NEIGHBOUR_REACHES = (1, 2)  # cells on each side of a cell of a pair, along both
 
 def near(paired: PairArrays, tables: NoisyTables, reach: int) -> NoisyTables:
     """Return the tables of pairs with expectations from neighbours up to `reach` cells away along both axes."""
-    given = tables.values, tables.reference, tables.deviations
-    return replace(tables, reference=set_arrays.near_every(*given, paired.ones.at, paired.pairs, tables.starts, reach))
+    arrays = tables.values, tables.reference, tables.deviations
+    return replace(tables, reference=set_arrays.near_every(*arrays, paired.ones.at, paired.pairs, tables.starts, reach))
 
 
 @compiled("Tuple((float64[:, ::1], float64[::1]))(float64[::1], float64[::1], float64, float64[::1], float64[::1])")

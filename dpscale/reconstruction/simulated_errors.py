@@ -102,10 +102,10 @@ class Departures:
         """
         pairs_only = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
         pairs, larger = _pair_ratios(pairs_only, residuals), list(_larger_ratios(pairs_only, residuals))
-        own = max(1.0, float(np.quantile(pairs, QUANTILE))) if len(pairs) >= FEW else 1.0
+        of_pairs = max(1.0, float(np.quantile(pairs, QUANTILE))) if len(pairs) >= FEW else 1.0
         if len(larger) < FEW_LARGER:
-            return cls(own)
-        return cls(own, min(max(float(np.median(larger)), LEAST_LARGER), MOST_LARGER))
+            return cls(of_pairs)
+        return cls(of_pairs, min(max(float(np.median(larger)), LEAST_LARGER), MOST_LARGER))
 
 
 def _pair_ratios(pairs_only: LowOrder, residuals: Residuals) -> list[float]:
@@ -116,9 +116,9 @@ def _pair_ratios(pairs_only: LowOrder, residuals: Residuals) -> list[float]:
     """
     chains = _strongest_chains(pairs_only, [names for names in residuals.values if len(names) == 2])
     ratios = list[float]()
-    for some, expected in stacks(chains, chains):
-        noise = math.prod(size - 1 for size in expected[0].shape) / np.array(list(map(residuals.precision, some)))
-        measured = np.array([residuals.values[names] for names in some])
+    for pairs, expected in stacks(chains, chains):  # pairs of equal shape
+        noise = math.prod(size - 1 for size in expected[0].shape) / np.array(list(map(residuals.precision, pairs)))
+        measured = np.array([residuals.values[names] for names in pairs])
         excess = ((center(expected, (1, 2)) - measured) ** 2).sum(axis=(1, 2)) - noise
         ratios += (excess / chance_variances(expected)).tolist()
     return ratios
@@ -396,9 +396,11 @@ class SimulatedErrors:
         """Return the standard error of a linear query, an array with axes in the order of `names`."""
         ordered = self._ordered(names)
         weights = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
-        rest = partial(query_variance, self.base, ordered, weights)
+        variance_given = partial(query_variance, self.base, ordered, weights)
         reach = np.abs(weights).max(initial=0.0)
-        return float(self._errors(self._components(ordered, lambda v: np.asarray((weights * v).sum()), rest, reach)))
+        return float(
+            self._errors(self._components(ordered, lambda v: np.asarray((weights * v).sum()), variance_given, reach))
+        )
 
     def part_errors(self, part: WorkloadPart, names: AttributeSet) -> Floats:
         """Return standard errors of all queries of a part over one set; nan if computing them takes too long."""
@@ -549,18 +551,18 @@ class SimulatedErrors:
     @cached_property
     def _few_draws(self) -> float:
         """Factor of a variance from fewer than 20 draws: squared ratio of the 97.5 % quantiles of Student's t."""
-        few = min(len(self.replicas), DRAWS)
-        return float((special.stdtrit(few, 0.975) / special.stdtrit(DRAWS, 0.975)) ** 2)
+        draws = min(len(self.replicas), DRAWS)
+        return float((special.stdtrit(draws, 0.975) / special.stdtrit(DRAWS, 0.975)) ** 2)
 
     @cached_property
     def _share_spreads(self) -> dict[str, Floats]:
         """Relative variance of the share of every cell in its group, by attribute."""
-        found = dict[str, Floats]()
+        spreads = dict[str, Floats]()
         for name in self.base.ones:
             shares = np.array([_shares(replica, name) for replica in self.replicas])
             squares = (shares / _shares(self.base, name) - 1) ** 2
-            found[name] = (np.mean(squares, axis=0) * self._few_draws).astype(np.float32)
-        return found
+            spreads[name] = (np.mean(squares, axis=0) * self._few_draws).astype(np.float32)
+        return spreads
 
 
 LEAST_SHARE = 0.01  # of a departure; less hides nothing
@@ -647,7 +649,10 @@ def _detected_shares(departures: Departures, tables: Floats, precisions: Iterabl
 def _squared_departure(model: LowOrder, residuals: Residuals) -> float:
     """Return the squared distance between measured residuals of two or more attributes and those of the model."""
     larger = [names for names in residuals.values if len(names) > 1]
-    return sum(float(((_centred(model, some) - own) ** 2).sum()) for some, own in stacks(larger, residuals.values))
+    total = 0.0
+    for sets, measured in stacks(larger, residuals.values):  # sets of equal shape
+        total += float(((_centred(model, sets) - measured) ** 2).sum())
+    return total
 
 
 def _noiseless(
@@ -659,8 +664,8 @@ def _noiseless(
     """
     exact = {name: noisy.at(model.ones[name]) for name, noisy in counts.items()}
     values = {names: np.asarray(model.total) for names in residuals.values}
-    for some, _ in stacks((names for names in residuals.values if names), residuals.values):
-        values.update(zip(some, _centred(model, some), strict=True))
+    for sets, _ in stacks((names for names in residuals.values if names), residuals.values):
+        values.update(zip(sets, _centred(model, sets), strict=True))
     return exact, replace(residuals, values=values)
 
 
@@ -812,8 +817,8 @@ def _along(values: Floats, axis: int, rows: Rows, groups: Groups | None) -> Floa
     if groups is None:
         return values if rows is None else _applied(values, axis, rows)
     if rows is None:
-        own = [*[every_cell(1)] * axis, groups]
-        return expanded(coarsened(values, own), own)
+        grouping = [*[every_cell(1)] * axis, groups]
+        return expanded(coarsened(values, grouping), grouping)
     return _applied(values, axis, np.minimum(expanded(coarsened(rows.T, [groups]), [groups]), 1).T)
 
 

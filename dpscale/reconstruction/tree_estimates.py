@@ -132,11 +132,11 @@ class TreeEstimates(LeastSquaresEstimates):
 
         return total
 
-    def _node_table(self, query: TreeQuerySet, residual: AttributeSet, own: str) -> Floats:
+    def _node_table(self, query: TreeQuerySet, residual: AttributeSet, leaf: str) -> Floats:
         """Return a residual at the levels of a set, shape (nodes, cells of the others); cached."""
-        key = (own, residual, tuple(query.levels.items()))
+        key = (leaf, residual, tuple(query.levels.items()))
         if key not in self._node_tables:
-            moved = np.moveaxis(self._table(query, residual), query.axes[own], 0)
+            moved = np.moveaxis(self._table(query, residual), query.axes[leaf], 0)
             self._node_tables = {**self._node_tables, key: np.ascontiguousarray(moved.reshape(len(moved), -1))}
         return self._node_tables[key]
 
@@ -149,13 +149,13 @@ class TreeEstimates(LeastSquaresEstimates):
             self._residuals.move_to_end(subset)
             return self._residuals[subset]
 
-        found = self.trees.by_residual[subset]
-        values = self._read(found.index)
-        order = sorted(range(len(found.factors)), key=lambda axis: list(found.factors)[axis] == self.trees.main)
+        block = self.trees.by_residual[subset]
+        values = self._read(block.index)
+        order = sorted(range(len(block.factors)), key=lambda axis: list(block.factors)[axis] == self.trees.main)
 
         for axis in order:  # the hierarchy with known nodes is last: their values are those of cells
-            name = list(found.factors)[axis]
-            factor = found.factors[name]
+            name = list(block.factors)[axis]
+            factor = block.factors[name]
             if isinstance(factor, TreeFactor) and factor.known >= 0:
                 known = self._known(self.plan.domain.hierarchies, subset, factor.known)
                 values = np.moveaxis(factor.node_estimates(np.moveaxis(values, axis, 0), known)[-1], 0, axis)
@@ -167,11 +167,11 @@ class TreeEstimates(LeastSquaresEstimates):
 
     def _known(self, hierarchies: Sequence[Hierarchy], residual: AttributeSet, level: int) -> Floats:
         """Return a known residual by node of a level, shape (nodes, …), with the other attributes in their order."""
-        own = next(hierarchy for hierarchy in hierarchies if hierarchy.leaf == self.trees.main)
-        names = self.plan.domain.ordered((own.names[level - 1], *residual)) if level else residual
+        main = next(hierarchy for hierarchy in hierarchies if hierarchy.leaf == self.trees.main)
+        names = self.plan.domain.ordered((main.names[level - 1], *residual)) if level else residual
         table = self.plan.domain.known_table(names)
         assert table is not None
-        axis = names.index(own.names[level - 1]) if level else 0
+        axis = names.index(main.names[level - 1]) if level else 0
         values = np.moveaxis(table, axis, 0) if level else table[None]
         return center(values.astype(np.float64), range(1, values.ndim))
 
@@ -200,9 +200,9 @@ class TreeEstimates(LeastSquaresEstimates):
         query, shape = split_levels(self.trees.hierarchies, attributes), self.plan.domain.shape(attributes)
         total = np.zeros(shape)
         # residuals that public totals state, and those that were measured
-        every = [*self.trees.known_inside(query), *(residual for residual, _ in self.trees.inside(query))]
+        determined = [*self.trees.known_inside(query), *(residual for residual, _ in self.trees.inside(query))]
 
-        for residual in every:
+        for residual in determined:
             table = self._table(query, residual)
             for name, axis in query.axes.items():
                 # an axis without the attribute is spread by its profile
@@ -229,12 +229,12 @@ class TreeEstimates(LeastSquaresEstimates):
             if isinstance(factor, TreeFactor):
                 values = sum_to_level(values, names.index(name), factor, query.levels.get(name, 0))
 
-        kept = [name for name in names if name in query.axes]
+        shared = [name for name in names if name in query.axes]
         values = values.reshape([size for name, size in zip(names, values.shape, strict=True) if name in query.axes])
-        order = sorted(range(len(kept)), key=lambda axis: query.axes[kept[axis]])
+        order = sorted(range(len(shared)), key=lambda axis: query.axes[shared[axis]])
         values = values.transpose(order)
         shape = [1] * len(query.axes)
-        for axis, size in zip(sorted(query.axes[name] for name in kept), values.shape, strict=True):
+        for axis, size in zip(sorted(query.axes[name] for name in shared), values.shape, strict=True):
             shape[axis] = size
 
         return values.reshape(shape)
