@@ -187,10 +187,10 @@ def _family_basis(family: Family, size: int, weights: Weights | None) -> Floats 
 def _wide_axis(family: Family, size: int, weights: Weights | None) -> Axis:
     """Return the axis of a family on too many cells for a matrix, by its intervals."""
     check_wide(family, size)
-    whole, square = wide_scale(family, size, weights)
+    trace, square = wide_scale(family, size, weights)
     return Axis(
-        WideGram(key=f"{family.key}/{size}" + named(weights), size=size, weights=weights, asked=((family, 1 / whole),)),
-        whole,
+        WideGram(key=f"{family.key}/{size}" + named(weights), size=size, weights=weights, asked=((family, 1 / trace),)),
+        trace,
         square,
     )
 
@@ -203,8 +203,8 @@ def named(weights: Weights | None) -> str:
 def root_of(gram: Floats) -> Floats:
     """Return orthogonal rows F of full row rank with FᵀF = G."""
     values, vectors = np.linalg.eigh(gram)
-    kept = values > values[-1] * RANK_TOLERANCE
-    return np.asarray((vectors[:, kept] * np.sqrt(values[kept])).T)
+    positive = values > values[-1] * RANK_TOLERANCE
+    return np.asarray((vectors[:, positive] * np.sqrt(values[positive])).T)
 
 
 def compressed(rows: Floats) -> Floats:
@@ -215,8 +215,8 @@ def compressed(rows: Floats) -> Floats:
     if len(rows) >= rows.shape[1]:
         return root_of(rows.T @ rows)
     values, vectors = np.linalg.eigh(rows @ rows.T)
-    kept = values > values[-1] * RANK_TOLERANCE
-    return np.asarray(vectors[:, kept].T @ rows)
+    positive = values > values[-1] * RANK_TOLERANCE
+    return np.asarray(vectors[:, positive].T @ rows)
 
 
 AxisWeights = tuple[Weights | None, ...]
@@ -265,11 +265,11 @@ def _make_piece(
         return _piece_by_chunks(part, attributes, keep)
 
     weighted = weighted_queries(part, attributes)
-    queries, pairs = weighted, enumerate(zip(weights, weighted.shape[1:], strict=True))
-    profiles = {axis: profile_of(own, size) for axis, (own, size) in pairs if own is not None}
-    pieces = piece(weighted, keep, lead=1, profiles=profiles).reshape(len(queries), -1)
+    axes = enumerate(zip(weights, weighted.shape[1:], strict=True))
+    profiles = {axis: profile_of(of_axis, size) for axis, (of_axis, size) in axes if of_axis is not None}
+    pieces = piece(weighted, keep, lead=1, profiles=profiles).reshape(len(weighted), -1)
     weight = float((pieces**2).sum())
-    if weight <= NEGLIGIBLE * float((weighted**2).sum()) or not len(queries):
+    if weight <= NEGLIGIBLE * float((weighted**2).sum()) or not len(weighted):
         return None, 0.0
 
     rows = compressed(pieces / np.sqrt(weight))
@@ -284,7 +284,7 @@ def _piece_by_chunks(
     part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...]
 ) -> tuple[GramFactor | ArrayGram | None, float]:
     """Return the factor and weight of pieces centred by the plain mean, without an array of all queries."""
-    weight = math.fsum(float((some**2).sum()) for some in _chunks(part, attributes, keep, 1.0))
+    weight = math.fsum(float((pieces**2).sum()) for pieces in _chunks(part, attributes, keep, 1.0))
     if weight <= NEGLIGIBLE * part.squared_norm(attributes):
         return None, 0.0
 
@@ -293,8 +293,8 @@ def _piece_by_chunks(
     if cells > MOST_GRAM:
         return ArrayGram(key, (part.count(attributes), cells), partial(_chunks, part, attributes, keep, weight)), weight
     gram = np.zeros((cells, cells))
-    for some in _chunks(part, attributes, keep, weight):
-        gram += some.T @ some
+    for pieces in _chunks(part, attributes, keep, weight):
+        gram += pieces.T @ pieces
     rows = root_of(gram)
     return GramFactor(_content_key(rows) if len(keep) == 1 else key, lambda: rows), weight
 
@@ -302,8 +302,8 @@ def _piece_by_chunks(
 def _chunks(part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weight: float) -> Iterator[Floats]:
     """Yield the pieces of a set's queries on some axes, times the roots of the queries' weights over `weight`."""
     roots, start = np.sqrt(part.query_weights(attributes) / weight), 0
-    for some in part.chunks(attributes):
-        flat = piece(some, keep, lead=1).reshape(len(some), -1)
+    for queries in part.chunks(attributes):
+        flat = piece(queries, keep, lead=1).reshape(len(queries), -1)
         yield flat * roots[start : start + len(flat), None]
         start += len(flat)
 
@@ -329,13 +329,13 @@ def _integer_basis(basis: Floats | None, keep: tuple[int, ...], weights: AxisWei
 def _integer_pieces(basis: Floats, keep: tuple[int, ...], weights: AxisWeights) -> Floats:
     """Return the pieces of integer arrays (m, sizes…), scaled to integers, shape (m, remaining cells).
 
-    Averages divide by n or by the sum of the weights along each axis; the product of these, `whole`, makes them
+    Averages divide by n or by the sum of the weights along each axis; the product of these, `divisor`, makes them
     integers. With weights, common divisors of a row are removed.
     """
-    pairs = list(zip(weights, basis.shape[1:], strict=True))
-    profiles = {axis: profile_of(own, size) for axis, (own, size) in enumerate(pairs) if own is not None}
-    whole = np.prod([float(size if own is None else sum(own)) for own, size in pairs])
-    pieces = np.rint(piece(basis, keep, lead=1, profiles=profiles) * whole)  # powers of two: exact
+    axes = list(zip(weights, basis.shape[1:], strict=True))
+    profiles = {axis: profile_of(of_axis, size) for axis, (of_axis, size) in enumerate(axes) if of_axis is not None}
+    divisor = np.prod([float(size if of_axis is None else sum(of_axis)) for of_axis, size in axes])
+    pieces = np.rint(piece(basis, keep, lead=1, profiles=profiles) * divisor)  # powers of two: exact
     flat = pieces.reshape(len(pieces), -1)
     if profiles:
         flat = flat // np.maximum(np.gcd.reduce(flat.astype(np.int64), axis=1, keepdims=True), 1)

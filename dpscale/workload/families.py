@@ -162,7 +162,7 @@ class ProductQueries(ProductFamily):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        texts = [(name, one.listed) for name, one in self._named.items()]
+        texts = [(name, of_attribute.listed) for name, of_attribute in self._named.items()]
         return {"label": self.title, "queries": {name: family.key for name, family in self._by.items()},
                 "predicates": hashlib.sha256(repr(texts).encode()).hexdigest()}  # fmt: skip
 
@@ -181,10 +181,10 @@ class ProductQueries(ProductFamily):
 
         `change` gets the name of an attribute and its queries. The names of queries (`_named`) stay the same.
         """
-        made = ProductQueries(predicates=self.predicates, label=self.label)
-        made._by = {name: change(name, family) for name, family in self._by.items()}
-        made._named = self._named
-        return made
+        mapped = ProductQueries(predicates=self.predicates, label=self.label)
+        mapped._by = {name: change(name, family) for name, family in self._by.items()}
+        mapped._named = self._named
+        return mapped
 
     @property
     def ends(self) -> tuple[End, ...]:
@@ -282,11 +282,11 @@ def family_named(name: str, parameters: Mapping[str, Any] | None = None) -> Quer
         If the name or a parameter is unknown, or a value is invalid.
     """
     family: QueryFamily = FAMILIES.get(name) or load(GROUP, dict.fromkeys(FAMILIES, ""), name, "", "workload.family")
-    for given in parameters or {}:
-        owners = [other.name for other in FAMILIES.values() if given in type(other).model_fields]
-        if owners and given not in type(family).model_fields:
+    for parameter in parameters or {}:
+        owners = [other.name for other in FAMILIES.values() if parameter in type(other).model_fields]
+        if owners and parameter not in type(family).model_fields:
             raise JobError(
-                f"workload.{given}", f"given for family {name!r}", f"family {' or '.join(owners)} only", "remove it"
+                f"workload.{parameter}", f"given for family {name!r}", f"family {' or '.join(owners)} only", "remove it"
             )
     return checked(type(family), parameters, "workload", f"family {name}") if parameters else family
 

@@ -394,9 +394,9 @@ class Family(ProductFamily):
         total = -float(np.linalg.norm(before[high] - before[low])) * math.sqrt(size)
 
         for start in range(0, size, STRETCH):
-            own = low // STRETCH == start // STRETCH
+            inside_stretch = low // STRETCH == start // STRETCH
             weights = np.zeros((min(STRETCH, size - start),) * 2)
-            np.add.at(weights, (low[own] - start, high[own] - 1 - start), 1.0)
+            np.add.at(weights, (low[inside_stretch] - start, high[inside_stretch] - 1 - start), 1.0)
             if weights.tobytes() not in known:
                 known[weights.tobytes()] = _root_sum(sum_of_intervals(weights))
             total += known[weights.tobytes()]
@@ -432,8 +432,8 @@ class Family(ProductFamily):
         # before[i], the weight of the cells before i, rises from b to b + 1 within block b. So before[i] − b, clipped
         # to [0, 1], is the weight of the cells of block b before i, and a query has the difference of that at its ends
         for start in range(0, len(low), CHUNK):
-            ends = (np.clip(before[one[start : start + CHUNK], None] - blocks, 0, 1) for one in (high, low))
-            yield np.subtract(*ends)
+            at_high, at_low = before[high[start : start + CHUNK], None], before[low[start : start + CHUNK], None]
+            yield np.subtract(np.clip(at_high - blocks, 0, 1), np.clip(at_low - blocks, 0, 1))
 
     def _listed_intervals(self, size: int) -> tuple[Integers, Integers]:
         """Return `intervals` of the family. Raises PlanError for more than MOST_LISTED queries."""
@@ -461,7 +461,7 @@ class Family(ProductFamily):
         if families:
             return np.asarray(sum([weight * family.gram(run.size) for family, weight in families]))
 
-        start = sum(one.count * one.size for one in cut.runs[: cut.runs.index(run)])
+        start = sum(earlier.count * earlier.size for earlier in cut.runs[: cut.runs.index(run)])
         if self.is_divided(cut.size):
             return self._inner_intervals(cut.size, start, run)
 
@@ -478,14 +478,15 @@ class Family(ProductFamily):
         """
         low, high = self._listed_intervals(size)
         weights = np.zeros((run.size, run.size))
-        (first, low), (last, high) = (np.divmod(one - start, run.size) for one in (low, high))
+        # blocks of the run in which an interval begins and ends, and its places in these
+        (first, low), (last, high) = np.divmod(low - start, run.size), np.divmod(high - start, run.size)
         alone = first == last
         suffixes = (first, low, np.where(alone, high, run.size))
         prefixes = (last, np.zeros_like(high), np.where(alone, 0, high))
 
         for block, begin, end in (suffixes, prefixes):
-            own = (block >= 0) & (block < run.count) & (begin < end)
-            np.add.at(weights, (begin[own], end[own] - 1), 1 / run.count)
+            in_run = (block >= 0) & (block < run.count) & (begin < end)
+            np.add.at(weights, (begin[in_run], end[in_run] - 1), 1 / run.count)
 
         return sum_of_intervals(weights)
 

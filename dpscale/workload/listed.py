@@ -46,9 +46,9 @@ class ListedQueries(Family):
     def of(cls, array: Floats) -> ListedQueries:
         """Return the family of a matrix, shape (m, n)."""
         content = np.ascontiguousarray(array, np.float64) + 0.0  # no negative zeros
-        made = cls(digest=hashlib.sha256(repr(content.shape).encode() + content.tobytes()).hexdigest())
-        made._array = content
-        return made
+        queries = cls(digest=hashlib.sha256(repr(content.shape).encode() + content.tobytes()).hexdigest())
+        queries._array = content
+        return queries
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -127,12 +127,12 @@ def factored(products: Sequence[Predicates]) -> list[Predicates]:
     products : sequence of mapping of str to tuple of str
         Predicates of every attribute, in domain order.
     """
-    found, before = list(products), len(products) + 1
-    while len(found) < before:
-        before = len(found)
-        for name in dict.fromkeys(name for product in found for name in product):
-            found = _joined_along(name, found)
-    return found
+    joined, before = list(products), len(products) + 1
+    while len(joined) < before:
+        before = len(joined)
+        for name in dict.fromkeys(name for product in joined for name in product):
+            joined = _joined_along(name, joined)
+    return joined
 
 
 def _joined_along(name: str, products: Sequence[Predicates]) -> list[Predicates]:
@@ -213,13 +213,13 @@ def _from_file(path: str, name: str) -> Floats:
                        "save it with numpy") from None  # fmt: skip
 
 
-def _checked_matrix(given: Any, size: int, name: str) -> Floats:
+def _checked_matrix(matrix: Any, size: int, name: str) -> Floats:
     """Return given queries as an array of finite numbers, shape (m, size); raise JobError for anything else."""
     takes = f"a family, predicates, or finite numbers of shape (m, {size})"
     try:
-        array = np.asarray(given, np.float64)
+        array = np.asarray(matrix, np.float64)
     except (TypeError, ValueError):
-        raise JobError(f"{FIELD}.{name}", safe_repr(given), takes, "fix it") from None
+        raise JobError(f"{FIELD}.{name}", safe_repr(matrix), takes, "fix it") from None
 
     if array.ndim != 2 or array.shape[1] != size or not len(array) or not np.isfinite(array).all():
         raise JobError(f"{FIELD}.{name}", f"an array of shape {array.shape}", takes, "use one column per cell")

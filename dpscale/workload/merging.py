@@ -54,8 +54,8 @@ class MergedCells:
     def domain(self) -> Domain:
         """Domain whose cells are the classes."""
         sizes = self.sizes
-        return Domain([Domain({one.name: sizes[one.name]})[one.name] if one.name in sizes else one
-                       for one in self.whole.axes])  # fmt: skip
+        return Domain([Domain({axis.name: sizes[axis.name]})[axis.name] if axis.name in sizes else axis
+                       for axis in self.whole.axes])  # fmt: skip
 
     @property
     def note(self) -> str:
@@ -95,14 +95,13 @@ class MergedCells:
         `_first` has one cell of each class: the query is read there, and must equal itself when its classes are
         expanded.
         """
-        found = query
         for axis, name in enumerate(attributes):
             if name in self.classes:
-                found = found.take(self._first[name], axis=axis)
-                if (query != found.take(self.classes[name], axis=axis)).any():
+                merged = query.take(self._first[name], axis=axis)
+                if (query != merged.take(self.classes[name], axis=axis)).any():
                     return None
-                query = found
-        return found
+                query = merged
+        return query
 
     def spread(self, attributes: AttributeSet, rows: Floats) -> Floats:
         """Return rows over classes, shape (r, classes…), as rows over cells."""
@@ -155,9 +154,13 @@ def merge_cells(workload: Workload) -> MergedCells | None:
     if domain.public_totals or domain.rules or domain.hierarchies or not _is_large(workload):
         return None
 
-    named = {name for names in workload.sets for name in names if name in domain.names and _is_plain(domain, name)}
-    labels = {name: _labels(workload, name) for name in domain.ordered(named)}
-    classes = {name: own for name, own in labels.items() if own is not None and own.max() + 1 < len(own)}
+    used = {name for names in workload.sets for name in names}
+    plain = {name for name in used if name in domain.names and _is_plain(domain, name)}
+    classes = {}
+    for name in domain.ordered(plain):
+        class_of = _labels(workload, name)
+        if class_of is not None and class_of.max() + 1 < len(class_of):  # fewer classes than cells
+            classes[name] = class_of
     return MergedCells(domain, classes) if classes else None
 
 
@@ -180,15 +183,15 @@ def _labels(workload: Workload, name: str) -> Integers | None:
     classes of successive parts are intersected.
     """
     size = workload.domain[name].size
-    found = np.zeros(size, np.int64)
+    classes = np.zeros(size, np.int64)
     for columns in _columns(workload, name, size):
         if columns is None:
             return None
         rows = np.ascontiguousarray(columns.T + 0.0)  # no negative zeros
         texts = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).reshape(-1)
-        own = np.unique(texts, return_inverse=True)[1]
-        found = np.unique(np.stack([found, own]), axis=1, return_inverse=True)[1].reshape(-1)
-    return np.asarray(found, np.int64)
+        of_part = np.unique(texts, return_inverse=True)[1]
+        classes = np.unique(np.stack([classes, of_part]), axis=1, return_inverse=True)[1].reshape(-1)
+    return np.asarray(classes, np.int64)
 
 
 def _columns(workload: Workload, name: str, size: int) -> Iterator[Floats | None]:

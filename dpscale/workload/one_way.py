@@ -81,7 +81,7 @@ class Marginal(Family):
         return len(profile) - 2 + math.sqrt(len(profile)) * float(np.linalg.norm(profile))
 
     def block_gram(self, cut: Cut) -> Floats:
-        return np.diag(_by_block(cut, [float((own**2).sum()) for own in cut.within]))
+        return np.diag(_by_block(cut, [float((weights**2).sum()) for weights in cut.within]))
 
     def inner_families(self, size: int, cells: int) -> tuple[tuple[Family, float], ...]:
         return ((self, 1.0),)
@@ -156,7 +156,7 @@ class Prefix(Family):
 
         A prefix that ends in a block counts its share before the cut, and all later prefixes count 1.
         """
-        before = [np.cumsum(own) for own in cut.within]
+        before = [np.cumsum(weights) for weights in cut.within]
         first = _by_block(cut, [float(part.sum()) for part in before])
         second = _by_block(cut, [float((part**2).sum()) for part in before])
         lengths = cut.lengths
@@ -245,9 +245,9 @@ class Range(Family):
         n = len(profile)
         values = math.sqrt(n + 1) / (2 * np.sin(np.arange(1, n + 1) * np.pi / (2 * n + 2)))
         means, totals = (math.sqrt(2 / (n + 1)) * _sines(vector) for vector in (profile, np.ones(n)))
-        few = values[:MODES, None] * (np.eye(min(n, MODES)) - np.outer(means[:MODES], totals[:MODES]))
-        rest = values[MODES:] * (1 - means[MODES:] * totals[MODES:])
-        return float(np.linalg.svd(few, compute_uv=False).sum() + rest.sum())
+        first_modes = values[:MODES, None] * (np.eye(min(n, MODES)) - np.outer(means[:MODES], totals[:MODES]))
+        diagonal = values[MODES:] * (1 - means[MODES:] * totals[MODES:])
+        return float(np.linalg.svd(first_modes, compute_uv=False).sum() + diagonal.sum())
 
     def block_gram(self, cut: Cut) -> Floats:
         """Average (min + 1)(n − max) over cells: a product for two blocks, and a sum within one.
@@ -257,11 +257,11 @@ class Range(Family):
         """
         lengths = cut.lengths
         starts = np.cumsum(lengths) - lengths
-        middle = _by_block(cut, [float(own @ np.arange(1, len(own) + 1)) for own in cut.within])
+        middle = _by_block(cut, [float(weights @ np.arange(1, len(weights) + 1)) for weights in cut.within])
         low, high = starts + middle, cut.size + 1 - starts - middle
         gram = np.triu(np.outer(low, high), 1)
         gram += gram.T
-        apart = _by_block(cut, [_half_distance(own) for own in cut.within])
+        apart = _by_block(cut, [_half_distance(weights) for weights in cut.within])
         np.fill_diagonal(gram, low * high - (cut.size + 1) * apart)
 
         return gram
@@ -347,12 +347,12 @@ class Circular(Family):
         squared distance of the middles plus both variances, and that of d within a block is twice the half distance.
         """
         lengths, size = cut.lengths, cut.size
-        places = [np.arange(len(own), dtype=np.float64) for own in cut.within]
-        middle = [float(own @ at) for own, at in zip(cut.within, places, strict=True)]
-        spread = [float(own @ (at - m) ** 2) for own, at, m in zip(cut.within, places, middle, strict=True)]
+        places = [np.arange(len(weights), dtype=np.float64) for weights in cut.within]
+        middle = [float(weights @ at) for weights, at in zip(cut.within, places, strict=True)]
+        spread = [float(weights @ (at - m) ** 2) for weights, at, m in zip(cut.within, places, middle, strict=True)]
         middles, spreads = np.cumsum(lengths) - lengths + _by_block(cut, middle), _by_block(cut, spread)
         apart = np.abs(np.subtract.outer(middles, middles))
-        np.fill_diagonal(apart, 2 * _by_block(cut, [_half_distance(own) for own in cut.within]))
+        np.fill_diagonal(apart, 2 * _by_block(cut, [_half_distance(weights) for weights in cut.within]))
         square = np.subtract.outer(middles, middles) ** 2 + np.add.outer(spreads, spreads)
 
         return np.asarray(size * (size + 1) / 2 - size * apart + square)
@@ -426,10 +426,10 @@ def _sines(values: Floats) -> Floats:
     return np.asarray(-np.fft.rfft(np.concatenate([[0.0], values]), 2 * n + 2)[1 : n + 1].imag)
 
 
-def _half_distance(own: Floats) -> float:
+def _half_distance(weights: Floats) -> float:
     """Return half the mean distance of two cells: the mean position minus the mean of the smaller of two."""
-    cells = np.arange(len(own), dtype=np.float64)
-    return float(own @ np.abs(cells[:, None] - cells) @ own / 2)
+    cells = np.arange(len(weights), dtype=np.float64)
+    return float(weights @ np.abs(cells[:, None] - cells) @ weights / 2)
 
 
 def _by_block(cut: Cut, values: Sequence[float]) -> Floats:

@@ -276,7 +276,8 @@ class ProductPart(_FamilyPart):
         if not any(family.vanishes for family in self.axis_families):
             return super().weighs
         pairs = zip(self.sets, self.weights, strict=True)
-        return any(weight > 0 and not any(one.vanishes for one in self.families(names)) for names, weight in pairs)
+        weighted = [names for names, weight in pairs if weight > 0]
+        return any(not any(family.vanishes for family in self.families(names)) for names in weighted)
 
     @property
     def are_counts(self) -> bool:
@@ -345,10 +346,11 @@ class ProductPart(_FamilyPart):
 
     def largest_entries(self, attributes: AttributeSet) -> Floats:
         """Return the products of the largest entries of the axes, at least LEAST_ENTRY; a scalar 1 if all are 1."""
-        found = [(family.largest(size), family.count(size)) for family, size in self._sized(attributes)]
-        if all(one is None for one, _ in found):
+        # None: the largest entry of each query of the family is 1
+        largest = [(family.largest(size), family.count(size)) for family, size in self._sized(attributes)]
+        if all(entries is None for entries, _ in largest):
             return np.ones(())
-        axes = [np.ones(count) if one is None else one for one, count in found]
+        axes = [np.ones(count) if entries is None else entries for entries, count in largest]
         return np.maximum(reduce(np.multiply.outer, axes), LEAST_ENTRY)
 
     def _sized(self, attributes: AttributeSet) -> zip[tuple[Family, int]]:
@@ -377,13 +379,13 @@ class ArrayQueries:
 
     def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
         flat = marginal.reshape(-1)
-        return np.concatenate([some.reshape(len(some), -1) @ flat for some in self.chunks(attributes)])
+        return np.concatenate([queries.reshape(len(queries), -1) @ flat for queries in self.chunks(attributes)])
 
     def batch_answers(self, attributes: AttributeSet, marginals: Floats) -> Floats:
         return np.stack([self.answers(attributes, marginal) for marginal in marginals])
 
     def squared_norm(self, attributes: AttributeSet) -> float:
-        squares = [(some.reshape(len(some), -1) ** 2).sum(axis=1) for some in self.chunks(attributes)]
+        squares = [(queries.reshape(len(queries), -1) ** 2).sum(axis=1) for queries in self.chunks(attributes)]
         return float((self.query_weights(attributes) * np.concatenate(squares)).sum())
 
     def mean_entry(self, attributes: AttributeSet) -> float:
@@ -391,7 +393,7 @@ class ArrayQueries:
         return float(np.abs(self.answers(attributes, np.full(sizes, 1 / math.prod(sizes)))).mean())
 
     def largest_entries(self, attributes: AttributeSet) -> Floats:
-        largest = [np.abs(some).reshape(len(some), -1).max(axis=1) for some in self.chunks(attributes)]
+        largest = [np.abs(queries).reshape(len(queries), -1).max(axis=1) for queries in self.chunks(attributes)]
         return np.maximum(np.concatenate(largest), LEAST_ENTRY)
 
 

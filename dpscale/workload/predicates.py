@@ -94,36 +94,36 @@ class _Reader(ConditionReader):
 
     def whole(self) -> Predicate:
         """Read the whole text as one predicate."""
-        found = self.either()
+        predicate = self.either()
         if self.next.kind != "end":
             self.refuse(self.next, "and, or, or the end")
-        return found
+        return predicate
 
     def conjuncts(self) -> dict[str, str] | None:
         """Return the parts joined by `and`, by attribute; None if one names several attributes.
 
         Each part is one condition, `single`; several on one attribute are joined by `and` again.
         """
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         while True:
             start = self.next.at
-            one = self.single()
-            if len(one.attributes) > 1 or not (one.attributes or one.mask.all()):
+            condition = self.single()
+            if len(condition.attributes) > 1 or not (condition.attributes or condition.mask.all()):
                 return None
 
             last = self.tokens[self.place - 1]
             text = self.text[start : last.at + len(last.text)]
-            for name in one.attributes:
-                found[name] = f"{found[name]} and {text}" if name in found else text
+            for name in condition.attributes:
+                texts[name] = f"{texts[name]} and {text}" if name in texts else text
             if not self.take_if("and"):
-                return found if self.next.kind == "end" else None
+                return texts if self.next.kind == "end" else None
 
     def single(self) -> Predicate:
         """Read a negation, a predicate in parentheses, a condition, or "total", which all records satisfy."""
         if self.take_if("total"):
             return Predicate((), np.ones((), np.bool_))
-        found: Predicate = super().single()
-        return found
+        predicate: Predicate = super().single()
+        return predicate
 
     def negated(self, one: Predicate) -> Predicate:
         return Predicate(one.attributes, ~one.mask)
@@ -156,10 +156,10 @@ class _Reader(ConditionReader):
         return np.asarray(self.membership(cells))
 
 
-def _spread(domain: Domain, one: Predicate, names: AttributeSet) -> Flags:
+def _spread(domain: Domain, predicate: Predicate, names: AttributeSet) -> Flags:
     """Return the mask of a predicate with one axis for every attribute in `names`."""
-    shape = [domain[name].size if name in one.attributes else 1 for name in names]
-    return one.mask.reshape(shape)
+    shape = [domain[name].size if name in predicate.attributes else 1 for name in names]
+    return predicate.mask.reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class LabelledCells:
 
     def _equal(self, value: Literal) -> Flags:
         """Return which cells have the value as their label (shape cells); an error names the nearest label."""
-        found = np.zeros(self.attribute.size, np.bool_)
+        mask = np.zeros(self.attribute.size, np.bool_)
         if self.attribute.kind == "date" and (isinstance(value, datetime) or is_day(value)):
             self._period("=", value)  # refuses a day of a longer period
         fault = None
@@ -203,8 +203,8 @@ class LabelledCells:
             known = [str(label) for label in self.attribute.labels if label is not None]
             raise fault or self._error(value, "a label of the attribute", nearest(text_of(value), known))
 
-        found[cell] = True
-        return found
+        mask[cell] = True
+        return mask
 
     def _first(self, sign: str, value: Literal) -> int:
         """Return the number of listed cells that are below a cut.
@@ -222,7 +222,7 @@ class LabelledCells:
         labels = self.attribute.labels[: self.attribute.listed]
         if isinstance(value, str | datetime) or not all(isinstance(label, int | float) for label in labels):
             raise self._error(value, "an order comparison of numbers, bins or dates", "list the labels with in (…)")
-        if any(one >= two for one, two in itertools.pairwise(labels)):
+        if any(label >= following for label, following in itertools.pairwise(labels)):
             raise self._error(value, "labels in increasing order for a comparison", "list the labels with in (…)")
         return sum(label <= value if after else label < value for label in labels)
 
@@ -262,6 +262,7 @@ class LabelledCells:
         return number - self.attribute.low
 
     def _error(self, value: Literal, takes: str, remedy: str) -> JobError:
+        """Return the error for a value; `takes` are the accepted values and `remedy` the advice."""
         is_short = not isinstance(value, str) and len(spelled(value)) <= MOST_SHOWN
         shown = spelled(value) if is_short else safe_repr(value)
         got = f"{shown} for attribute {self.attribute.name!r} in {safe_repr(self.text)}"
@@ -323,21 +324,21 @@ def _label_text(label: Any) -> str:
     return spelled(label) if isinstance(label, bool | int | float | str) else spelled(str(label))
 
 
-def check_satisfied(found: Predicate, text: str, field: str = FIELD) -> None:
+def check_satisfied(predicate: Predicate, text: str, field: str = FIELD) -> None:
     """Raise JobError if no cell satisfies a predicate, so that its count is 0 whatever the records are."""
-    if not found.mask.any():
+    if not predicate.mask.any():
         raise JobError(field, f"{safe_repr(text)}, which no cell satisfies", "a condition that some cell satisfies",
                        "correct it")  # fmt: skip
 
 
-def check_countable(found: Predicate, text: str, domain: Domain) -> None:
+def check_countable(predicate: Predicate, text: str, domain: Domain) -> None:
     """Raise JobError if no cell satisfies a predicate of a job.
 
     The cells of a searched attribute are those that the search finds, perhaps none of the predicate: its count is 0.
     Conditions of charged runs are not checked again: see `former_reading`.
     """
-    if not set(found.attributes) & set(domain.discovered) and not is_former_reading():
-        check_satisfied(found, text)
+    if not set(predicate.attributes) & set(domain.discovered) and not is_former_reading():
+        check_satisfied(predicate, text)
 
 
 def query_matrix(predicates: Sequence[str], domain: Domain, name: str) -> Floats:
@@ -350,11 +351,11 @@ def query_matrix(predicates: Sequence[str], domain: Domain, name: str) -> Floats
     """
     rows = []
     for text in predicates:
-        found = read_predicate(text, domain)
-        if set(found.attributes) - {name}:
-            others = ", ".join(attribute for attribute in found.attributes if attribute != name)
+        predicate = read_predicate(text, domain)
+        if set(predicate.attributes) - {name}:
+            others = ", ".join(attribute for attribute in predicate.attributes if attribute != name)
             raise JobError(f"{FIELD}.{name}", f"{safe_repr(text)}, which names {others}", f"predicates on {name} alone",
                            "move it to its attribute, or write it as a single count in conditions")  # fmt: skip
-        check_countable(found, text, domain)
-        rows.append(np.broadcast_to(found.mask, (domain[name].size,)).astype(np.float64))
+        check_countable(predicate, text, domain)
+        rows.append(np.broadcast_to(predicate.mask, (domain[name].size,)).astype(np.float64))
     return np.stack(rows)

@@ -114,18 +114,22 @@ class QueryCandidates:
 
     def _columns(self, name: str) -> Iterator[Floats | None]:
         """Yield the queries of each listed set as a matrix with one column per cell of an attribute."""
-        for part, own in self.listed:
-            families = dict(zip(own, part.families(own), strict=False))
+        for part, queried in self.listed:
+            families = dict(zip(queried, part.families(queried), strict=False))
             if name in families:
                 yield _matrix(families[name], self.domain[name].size)
-            elif name in own:
-                queries = np.moveaxis(_positive(part, own), own.index(name) + 1, -1)
+            elif name in queried:
+                queries = np.moveaxis(_positive(part, queried), queried.index(name) + 1, -1)
                 yield queries.reshape(-1, queries.shape[-1])
 
     def over(self, candidates: Iterable[AttributeSet], groups: Mapping[str, Groups]) -> dict[AttributeSet, CellClasses]:
         """Return the classes over groups of the candidates that are not scored on single groups."""
-        found = {names: self._over(names, tuple(groups[name] for name in names)) for names in candidates if names}
-        return {names: one for names, one in found.items() if one is not None}
+        classes = {}
+        for names in candidates:
+            of_candidate = self._over(names, tuple(groups[name] for name in names)) if names else None
+            if of_candidate is not None:
+                classes[names] = of_candidate
+        return classes
 
     def _over(self, names: AttributeSet, groups: tuple[Groups, ...]) -> CellClasses | None:
         """Return the classes of the cells of a set under groups, cached by the starts of the groups."""
@@ -156,13 +160,14 @@ class QueryCandidates:
         arrays = [
             _array_over_groups(part, queried, names, groups) for part, queried in listed if not part.families(queried)
         ]
-        found = (_joint_labels(axes, arrays),) if arrays else tuple(axes)
+        labels_of = (_joint_labels(axes, arrays),) if arrays else tuple(axes)
 
-        return None if all(len(labels) == labels.max() + 1 for labels in found) else CellClasses(found)
+        # None: every cell is a class of its own
+        return None if all(len(labels) == labels.max() + 1 for labels in labels_of) else CellClasses(labels_of)
 
-    def _over_groups(self, part: WorkloadPart, own: AttributeSet, name: str, groups: Groups) -> Floats | None:
+    def _over_groups(self, part: WorkloadPart, queried: AttributeSet, name: str, groups: Groups) -> Floats | None:
         """Return the queries of a product on one attribute as sums over groups, shape (m, groups)."""
-        matrix = _matrix(part.families(own)[own.index(name)], self.domain[name].size)
+        matrix = _matrix(part.families(queried)[queried.index(name)], self.domain[name].size)
         return None if matrix is None else _mean_columns(matrix, [groups])
 
 
@@ -176,9 +181,9 @@ def _matrix(family: Family, size: int) -> Floats | None:
     return None if family.is_identity or family.count(size) * size > MOST_ENTRIES else family.matrix(size)
 
 
-def _positive(part: WorkloadPart, own: AttributeSet) -> Floats:
+def _positive(part: WorkloadPart, attributes: AttributeSet) -> Floats:
     """Return the queries of a set with positive weight, shape (m, sizes…)."""
-    return part.queries(own)[part.query_weights(own) > 0]
+    return part.queries(attributes)[part.query_weights(attributes) > 0]
 
 
 def _mean_columns(queries: Floats, groups: Iterable[Groups]) -> Floats:
@@ -200,14 +205,14 @@ def _labels(count: int, matrices: Iterable[Floats | None]) -> Integers:
 
 
 def _array_over_groups(
-    part: WorkloadPart, own: AttributeSet, names: AttributeSet, groups: tuple[Groups, ...]
+    part: WorkloadPart, queried: AttributeSet, names: AttributeSet, groups: tuple[Groups, ...]
 ) -> Floats:
     """Return the queries of an array over groups of `names`, shape (m, groups…).
 
     Cells of the other attributes are separate queries: a cell of `names` is distinguished if it is for any of them.
     """
-    queries = _positive(part, own)
-    order = [own.index(name) + 1 for name in names]
+    queries = _positive(part, queried)
+    order = [queried.index(name) + 1 for name in names]
     others = [axis for axis in range(queries.ndim) if axis not in order]
     moved = queries.transpose(*others, *order)
     return _mean_columns(moved.reshape(-1, *moved.shape[len(others) :]), groups)
@@ -217,5 +222,5 @@ def _joint_labels(axes: Iterable[Integers], arrays: Iterable[Floats]) -> Integer
     """Return a label for every cell in C order, equal for cells that neither products nor arrays distinguish."""
     places = np.stack(np.meshgrid(*axes, indexing="ij"))
     rows = [places.reshape(len(places), -1).astype(float), *(array.reshape(len(array), -1) for array in arrays)]
-    found = np.unique(np.concatenate(rows), axis=1, return_inverse=True)[1]
-    return np.asarray(found.reshape(-1), dtype=np.int64)
+    labels = np.unique(np.concatenate(rows), axis=1, return_inverse=True)[1]
+    return np.asarray(labels.reshape(-1), dtype=np.int64)

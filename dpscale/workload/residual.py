@@ -139,15 +139,15 @@ def whole_weights(profile: Floats, bits: int) -> Weights:
 
     For a symmetric profile the middle absorbs it, so that the weights stay symmetric.
 
-    `left` is what rounding leaves of 2^bits.
+    `missing` is what rounding leaves of 2^bits.
     """
     numbers = [int(value) for value in np.rint(np.ldexp(profile, bits))]
-    left, middle = (1 << bits) - sum(numbers), (len(numbers) - 1) // 2
+    missing, middle = (1 << bits) - sum(numbers), (len(numbers) - 1) // 2
     if not np.array_equal(profile, profile[::-1]):
-        numbers[int(np.argmax(profile))] += left
+        numbers[int(np.argmax(profile))] += missing
     else:
-        numbers[middle] += left - left // 2
-        numbers[len(numbers) - 1 - middle] += left // 2
+        numbers[middle] += missing - missing // 2
+        numbers[len(numbers) - 1 - middle] += missing // 2
     return tuple(numbers)
 
 
@@ -310,9 +310,9 @@ def prices(sizes: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[float], 
     p_τ = Π_{i in τ} (n_i − 1)/n_i, and v_τ = p_τ Π_{i outside τ} n_i⁻².
     """
     spaces = subsets(tuple(range(len(sizes))))
-    price = [math.prod((sizes[i] - 1) / sizes[i] for i in kept) for kept in spaces]
-    rest = [math.prod(sizes[i] ** -2.0 for i in range(len(sizes)) if i not in kept) for kept in spaces]
-    return spaces, price, [own * one for own, one in zip(price, rest, strict=True)]
+    price = [math.prod((sizes[i] - 1) / sizes[i] for i in space) for space in spaces]
+    outside = [math.prod(sizes[i] ** -2.0 for i in range(len(sizes)) if i not in space) for space in spaces]
+    return spaces, price, [inside * factor for inside, factor in zip(price, outside, strict=True)]
 
 
 def shares(
@@ -324,17 +324,18 @@ def shares(
     1.
     """
     spaces, price, worth = prices(tuple(sizes))
-    before = [had.get(tuple([names[i] for i in kept]), 0.0) / cost for kept in spaces]
+    before = [had.get(tuple([names[i] for i in space]), 0.0) / cost for space in spaces]
     chosen = list(range(len(spaces)))
 
     while True:
-        filled = _fill_few([(worth[i], price[i], before[i]) for i in chosen])
-        taken = [price[i] * one for i, one in zip(chosen, filled, strict=True)]
-        large = [i for i, one in zip(chosen, taken, strict=True) if one >= LEAST_SHARE]
+        # precisions that are added, and their costs as shares of the round's
+        added = _fill_few([(worth[i], price[i], before[i]) for i in chosen])
+        costs = [price[i] * precision for i, precision in zip(chosen, added, strict=True)]
+        large = [i for i, share in zip(chosen, costs, strict=True) if share >= LEAST_SHARE]
         if not large or len(large) == len(chosen):
-            *_, total = accumulate(taken)  # in one order of additions, unlike sum() of Python 3.12
-            found = dict(zip(chosen, taken, strict=True))
-            return [found.get(i, 0.0) / total for i in range(len(spaces))]
+            *_, total = accumulate(costs)  # in one order of additions, unlike sum() of Python 3.12
+            share_of = dict(zip(chosen, costs, strict=True))
+            return [share_of.get(i, 0.0) / total for i in range(len(spaces))]
         chosen = large
 
 
@@ -362,7 +363,7 @@ def isotropic_parts(sizes: Sequence[int]) -> list[int]:
     With noise σ² in every cell the τ-marginal has the noise σ² Π_{i∉τ} n_i, and its residual costs
     p_τ / (σ² Π_{i∉τ} n_i) = Π_{i∈τ} (n_i − 1) / (σ² Π n_i). The parts are Π_{i∈τ} (n_i − 1), which sum to Π n_i.
     """
-    return [math.prod(size - 1 for size in kept) for kept in subsets(sizes)]
+    return [math.prod(size - 1 for size in inside) for inside in subsets(sizes)]
 
 
 @dataclass(frozen=True)
@@ -397,7 +398,7 @@ def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset(), runs: G
 
     A group with at least three tenths of `least` also ends at an edge or before a cell with `least` counts.
 
-    `held` counts the cells of the present group. With `runs`, the groups are unions of whole runs. A last group below
+    `mass` counts the cells of the present group. With `runs`, the groups are unions of whole runs. A last group below
     half of `least` joins the one before it, and there are two groups at least.
     """
     # the same on whole runs, whose counts are summed first
@@ -406,15 +407,15 @@ def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset(), runs: G
         grouped = by_mass(coarsened(counts, [runs]), least, inside)
         return Groups(runs.size, tuple(runs.starts[run] for run in grouped.starts))
 
-    starts, held = [0], 0.0
+    starts, mass = [0], 0.0
     for cell, count in enumerate(counts.tolist()):
         # enough counts, or an edge or a large cell after a group that is not too small
-        if cell and (held >= least or ((count >= least or cell in edges) and held >= 0.3 * least)):
+        if cell and (mass >= least or ((count >= least or cell in edges) and mass >= 0.3 * least)):
             starts.append(cell)
-            held = 0.0
-        held += count
+            mass = 0.0
+        mass += count
 
-    if held < 0.5 * least and len(starts) > 2:
+    if mass < 0.5 * least and len(starts) > 2:
         starts.pop()
     if len(starts) == 1 and len(counts) > 1:
         starts.append(_halving(counts))
@@ -481,16 +482,16 @@ class Residuals:
     def marginal(self, names: AttributeSet) -> Floats:
         """Return the estimated marginal: the sum of its known residuals."""
         total = np.zeros(self.shape(names))
-        for kept in subsets(names):
-            if kept in self.values:
-                total += spread(self.values[kept], kept, names, total.shape)
+        for residual_set in subsets(names):
+            if residual_set in self.values:
+                total += spread(self.values[residual_set], residual_set, names, total.shape)
         return total
 
     def within(self, sets: Iterable[AttributeSet]) -> Residuals:
         """Return the residuals that the marginals of the given sets require."""
-        needed = {kept for names in sets for kept in subsets(names)}
-        values = {kept: value for kept, value in self.values.items() if kept in needed}
-        return Residuals(self.sizes, values, {kept: self.precisions[kept] for kept in values})
+        needed = {residual_set for names in sets for residual_set in subsets(names)}
+        values = {residual_set: value for residual_set, value in self.values.items() if residual_set in needed}
+        return Residuals(self.sizes, values, {residual_set: self.precisions[residual_set] for residual_set in values})
 
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         return tuple(self.sizes[name] for name in names)
@@ -537,7 +538,11 @@ class LazyMarginals:
         inside = subsets(names)
 
         for changed in self.changes[rounds:]:
-            parts = [spread(changed[kept], kept, names, total.shape) for kept in inside if kept in changed]
+            parts = [
+                spread(changed[residual_set], residual_set, names, total.shape)
+                for residual_set in inside
+                if residual_set in changed
+            ]
             # a new array, because the old one was returned to callers; further parts are added to the new one in place
             total = total + parts[0] if parts else total
             for part in parts[1:]:
@@ -547,9 +552,9 @@ class LazyMarginals:
         return total
 
 
-def spread(value: Floats, kept: AttributeSet, names: AttributeSet, shape: Sequence[int]) -> Floats:
-    """Spread a centred residual over the marginal of `names` (Recon)."""
-    return smear(value, [names.index(name) for name in kept], shape)
+def spread(value: Floats, residual_set: AttributeSet, names: AttributeSet, shape: Sequence[int]) -> Floats:
+    """Spread a centred residual, that of `residual_set`, over the cells of the marginal of `names` (Recon)."""
+    return smear(value, [names.index(name) for name in residual_set], shape)
 
 
 def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations: int | None = None) -> Residuals:
@@ -560,12 +565,13 @@ def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations:
     default ITERATIONS or MEASURED_ITERATIONS.
     """
     inside = {names: subsets(names) for names in sets}
-    spaces = sorted({kept for own in inside.values() for kept in own}, key=lambda kept: (len(kept), kept))
+    residual_sets = {residual_set for contained in inside.values() for residual_set in contained}
+    spaces = sorted(residual_sets, key=lambda residual_set: (len(residual_set), residual_set))
     step = float(np.median([p for p in residuals.precisions.values()] or [1.0]))
     solution = residuals
     lifted = {names: np.maximum(residuals.marginal(names), 0) for names in sets}
     duals = {names: np.zeros(residuals.shape(names)) for names in sets}
-    unique = all(kept in residuals.precisions for kept in spaces)
+    unique = all(residual_set in residuals.precisions for residual_set in spaces)
 
     for _ in range(iterations or (MEASURED_ITERATIONS if unique else ITERATIONS)):
         targets = {names: lifted[names] - duals[names] for names in sets}
@@ -596,15 +602,19 @@ def _nearest(
     with n the sizes outside the residual.
     """
     totals: dict[AttributeSet, Floats] = {}
-    weights = {kept: residuals.precision(kept) for kept in spaces}
-    for kept, weight in weights.items():
-        totals[kept] = weight * residuals.values[kept] if weight else np.zeros(residuals.shape(kept))
+    weights = {residual_set: residuals.precision(residual_set) for residual_set in spaces}
+    for residual_set, weight in weights.items():
+        totals[residual_set] = (
+            weight * residuals.values[residual_set] if weight else np.zeros(residuals.shape(residual_set))
+        )
 
     for names, target in targets.items():
-        for kept in inside[names]:
-            share = step / math.prod(residuals.sizes[name] for name in names if name not in kept)
-            totals[kept] = totals[kept] + share * residual_of(target, [names.index(name) for name in kept])
-            weights[kept] += share
+        for residual_set in inside[names]:
+            share = step / math.prod(residuals.sizes[name] for name in names if name not in residual_set)
+            totals[residual_set] = totals[residual_set] + share * residual_of(
+                target, [names.index(name) for name in residual_set]
+            )
+            weights[residual_set] += share
 
-    values = {kept: np.asarray(total / weights[kept]) for kept, total in totals.items()}
+    values = {residual_set: np.asarray(total / weights[residual_set]) for residual_set, total in totals.items()}
     return Residuals(residuals.sizes, values, residuals.precisions)

@@ -77,8 +77,8 @@ class _Records:
 
     def turn(self, record: Integers) -> Integers:
         """Return the turn of each record in the global sequence of terms."""
-        own, at = np.divmod(record, len(self.turns))
-        return self.first + own * self.step + self.turns[at]
+        number_of_set, at = np.divmod(record, len(self.turns))
+        return self.first + number_of_set * self.step + self.turns[at]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +161,9 @@ class RequestedResiduals:
 
         for degree in range(places.shape[1] + 1):
             same_degree = turns[sizes == degree]
-            lefts = [[one[turn] for turn in same_degree.tolist()] for one in leaves_of]
+            lefts = [[of_set[turn] for turn in same_degree.tolist()] for of_set in leaves_of]
             codes = np.stack([self._codes(places[:, list(left.kept)]) for left in lefts[0]], axis=1)
-            terms = np.array([[left.term for left in one] for one in lefts], np.int32)[group]
+            terms = np.array([[left.term for left in of_set] for of_set in lefts], np.int32)[group]
             values = _multiplied(weights, lefts, group)
             self._records[degree].append(
                 _Records(codes=codes, terms=terms, values=values, first=self._turn, step=len(turns), turns=same_degree)
@@ -213,15 +213,15 @@ class RequestedResiduals:
             for name in ("codes", "terms", "values")
         )
         ends = np.cumsum([record.terms.size for record in records])
-        kept = np.flatnonzero((which >= 0) & (values > least))
-        spaces, space = _places(codes[kept], len(self.names) ** degree)
-        keys, first, sums = _sums(space * terms + which[kept], values[kept], len(spaces) * terms)
+        counted = np.flatnonzero((which >= 0) & (values > least))
+        spaces, space = _places(codes[counted], len(self.names) ** degree)
+        keys, first, sums = _sums(space * terms + which[counted], values[counted], len(spaces) * terms)
         order = np.lexsort((first, keys // terms))
         keys, first, sums = keys[order], first[order], sums[order]
         starts = np.searchsorted(keys // terms, np.arange(len(spaces) + 1))
         members = self._members(spaces, degree)
         kinds_of = None if kinds is None else kinds[members]
-        turns = _turns(records, ends, kept[first[starts[:-1]]])
+        turns = _turns(records, ends, counted[first[starts[:-1]]])
 
         return _classes(members, kinds_of, starts, keys % terms, sums, turns)
 
@@ -233,8 +233,8 @@ def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: In
     missing ones are 1, so that equal weights are equal bit by bit.
     """
     values = np.repeat(weights[:, None], len(lefts[0]), axis=1)
-    for factor in range(max((len(left.times) for one in lefts for left in one), default=0)):
-        times = [[left.times[factor] if factor < len(left.times) else 1.0 for left in one] for one in lefts]
+    for factor in range(max((len(left.times) for terms in lefts for left in terms), default=0)):
+        times = [[left.times[factor] if factor < len(left.times) else 1.0 for left in terms] for terms in lefts]
         values *= np.array(times)[group]
     return values
 
@@ -244,11 +244,11 @@ def _turns(records: list[_Records], ends: Integers, at: Integers) -> Integers:
 
     A turn is the position of a term in a loop over all sets and spaces; `ends` are the ends of the records' terms.
     """
-    block, found = np.searchsorted(ends, at, side="right"), np.empty(len(at), np.int64)
+    block, turns = np.searchsorted(ends, at, side="right"), np.empty(len(at), np.int64)
     for number, record in enumerate(records):
-        own = block == number
-        found[own] = record.turn(at[own] - (ends[number] - record.terms.size))
-    return found
+        is_inside = block == number
+        turns[is_inside] = record.turn(at[is_inside] - (ends[number] - record.terms.size))
+    return turns
 
 
 def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Integers]:
@@ -307,9 +307,9 @@ def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms:
         firsts += same_length[first].tolist()
         terms_found += [tuple(zip(terms[i].tolist(), sums[i].tolist(), strict=True)) for i in at[first]]
 
-    lasts, turned = np.zeros(len(firsts), np.int64), np.full(len(firsts), np.iinfo(np.int64).max)
+    lasts, earliest = np.zeros(len(firsts), np.int64), np.full(len(firsts), np.iinfo(np.int64).max)
     lasts[which] = np.arange(len(which))
-    np.minimum.at(turned, which, turns)
+    np.minimum.at(earliest, which, turns)
     counts = np.bincount(which, minlength=len(firsts))
 
     return Classes(
@@ -318,7 +318,7 @@ def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms:
         terms=terms_found,
         firsts=np.array(firsts, np.int64),
         lasts=lasts,
-        turns=turned,
+        turns=earliest,
         counts=counts,
     )
 
@@ -427,8 +427,8 @@ def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None, 
     split = _Split(workload.domain, weights or {}, most_entries)
     for part in workload.parts:
         split.add(part)
-    found = split.subworkloads()
-    return found if not workload.domain.public_totals else found.unknown(workload.domain)
+    subs = split.subworkloads()
+    return subs if not workload.domain.public_totals else subs.unknown(workload.domain)
 
 
 class Subworkloads(Sequence[Subworkload]):
@@ -444,23 +444,26 @@ class Subworkloads(Sequence[Subworkload]):
         Concatenated positions of the attributes of all subworkloads, and the end of each.
     """
 
-    def __init__(self, names: tuple[str, ...], found: Sequence[Classes], classes: Sequence[Subworkload]) -> None:
-        """Concatenate the spaces of all degrees, one after the other; `found` has the classes of each degree.
+    def __init__(self, names: tuple[str, ...], by_degree: Sequence[Classes], classes: Sequence[Subworkload]) -> None:
+        """Concatenate the spaces of all degrees, one after the other; `by_degree` has the classes of each degree.
 
         `firsts` and `lasts` are the first and last space of each class, numbered over all degrees.
         """
         self.names, self.classes = names, classes
-        degrees = np.repeat([one.members.shape[1] for one in found], [len(one.which) for one in found])
-        self.members = np.concatenate([np.zeros(0, np.int32), *(one.members.reshape(-1) for one in found)]).astype(
-            np.int32
-        )
+        members: list[Integers] = [np.zeros(0, np.int32)]
+        which, firsts, lasts = [np.zeros(0, np.int64)], list[int](), list[int]()
+        degrees, spaces_before, classes_before = list[int](), 0, 0
+        for of_degree in by_degree:
+            members.append(of_degree.members.reshape(-1))
+            degrees += [of_degree.members.shape[1]] * len(of_degree.which)
+            which.append(of_degree.which + classes_before)
+            firsts += (of_degree.firsts + spaces_before).tolist()
+            lasts += (of_degree.lasts + spaces_before).tolist()
+            spaces_before, classes_before = len(degrees), classes_before + len(of_degree.terms)
+
+        self.members = np.concatenate(members).astype(np.int32)
         self.ends = np.cumsum(degrees, dtype=np.int32)
-        before = np.cumsum([0, *(len(one.terms) for one in found)]).tolist()
-        whiches = [one.which + start for one, start in zip(found, before, strict=False)]
-        self.which = np.concatenate([np.zeros(0, np.int64), *whiches])
-        spaces = np.cumsum([0, *(len(one.which) for one in found)]).tolist()
-        self.firsts = [int(at) + start for one, start in zip(found, spaces, strict=False) for at in one.firsts]
-        self.lasts = [int(at) + start for one, start in zip(found, spaces, strict=False) for at in one.lasts]
+        self.which, self.firsts, self.lasts = np.concatenate(which), firsts, lasts
 
     def unknown(self, domain: Domain) -> Subworkloads:
         """Return the subworkloads on residuals that do not follow from a public total."""
@@ -478,25 +481,25 @@ class Subworkloads(Sequence[Subworkload]):
             raise PlanError("mechanism.fourier", f"the set {', '.join(missing[0]) or 'of no attributes'}",
                             "attribute sets inside those of the workload", "fix the names, or remove it")  # fmt: skip
 
-        found, own = copy(self), [places[names] for names in dict.fromkeys(sets)]
-        found.classes = [*self.classes, *(replace(self[i], fourier=True) for i in own)]
-        found.which = self.which.copy()
-        found.which[own] = len(self.classes) + np.arange(len(own))
-        return found._chosen(range(len(self)))
+        flagged, chosen = copy(self), [places[names] for names in dict.fromkeys(sets)]
+        flagged.classes = [*self.classes, *(replace(self[i], fourier=True) for i in chosen)]
+        flagged.which = self.which.copy()
+        flagged.which[chosen] = len(self.classes) + np.arange(len(chosen))
+        return flagged._chosen(range(len(self)))
 
     def _chosen(self, places: Sequence[int]) -> Subworkloads:
         """Return the subworkloads at some places, with the classes that they have."""
         chosen = np.array(places, np.int64)
         used, which = np.unique(self.which[chosen], return_inverse=True)
-        found = copy(self)
-        found.classes, found.which = [self.classes[i] for i in used.tolist()], which.astype(np.int64)
+        subs = copy(self)
+        subs.classes, subs.which = [self.classes[i] for i in used.tolist()], which.astype(np.int64)
         sets = [self._places(i) for i in chosen.tolist()]
-        found.members = np.concatenate([np.zeros(0, np.int32), *sets]).astype(np.int32)
-        found.ends = np.cumsum([len(names) for names in sets], dtype=np.int32)
-        found.firsts = [int(np.flatnonzero(which == i)[0]) for i in range(len(used))]
-        found.lasts = [int(np.flatnonzero(which == i)[-1]) for i in range(len(used))]
+        subs.members = np.concatenate([np.zeros(0, np.int32), *sets]).astype(np.int32)
+        subs.ends = np.cumsum([len(names) for names in sets], dtype=np.int32)
+        subs.firsts = [int(np.flatnonzero(which == i)[0]) for i in range(len(used))]
+        subs.lasts = [int(np.flatnonzero(which == i)[-1]) for i in range(len(used))]
 
-        return found
+        return subs
 
     def _places(self, index: int) -> NDArray[np.int32]:
         return self.members[self.ends[index - 1] if index else 0 : self.ends[index]]
@@ -506,8 +509,8 @@ class Subworkloads(Sequence[Subworkload]):
 
     def of_all(self, value_of: Callable[[Subworkload], float]) -> list[float]:
         """Return a number for every subworkload, computed once per class."""
-        own = np.array([value_of(group_class) for group_class in self.classes], np.float64)
-        return cast(list[float], own[self.which].tolist())
+        values = np.array([value_of(sub) for sub in self.classes], np.float64)
+        return cast(list[float], values[self.which].tolist())
 
     def __len__(self) -> int:
         return len(self.which)
@@ -549,11 +552,11 @@ class _Split:
         by_degree = [self.asked.classes(degree, len(self.terms), kinds, 0.0) for degree in self.asked.degrees()]
         keys = list(self.terms)
 
-        made = list[Subworkload]()
+        subs = list[Subworkload]()
         for classes in by_degree:
             for first, terms in zip(classes.firsts, classes.terms, strict=True):
-                made.append(self._made(classes.members[first], [(keys[term], weight) for term, weight in terms]))
-        return Subworkloads(self.domain.axis_names, by_degree, made)
+                subs.append(self._made(classes.members[first], [(keys[term], weight) for term, weight in terms]))
+        return Subworkloads(self.domain.axis_names, by_degree, subs)
 
     def _made(self, places: NDArray[np.int64], terms: Sequence[tuple[tuple[str, ...], float]]) -> Subworkload:
         """Return the subworkload on the attributes at `places`, with its terms and the factors that they name."""
@@ -571,8 +574,8 @@ class _Split:
         """Return numbers that are equal for attributes with equal size, weights and role in a part."""
         known: dict[tuple[int, int, int], int] = {}
         sized = zip(self.domain.axis_names, self.domain.shape(self.domain.axis_names), strict=True)
-        own = [(size, id(self.weights.get(name)), role(name)) for name, size in sized]
-        return np.array([known.setdefault(one, len(known)) for one in own], np.int64)
+        kinds = [(size, id(self.weights.get(name)), role(name)) for name, size in sized]
+        return np.array([known.setdefault(kind, len(known)) for kind in kinds], np.int64)
 
     def _weights_of(self, attributes: AttributeSet) -> tuple[Weights | None, ...]:
         return tuple([self.weights.get(name) for name in attributes])
@@ -589,9 +592,9 @@ class _Split:
         """
         triples = zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True)
         axes = [axis_of(family, size, self.weights.get(name)) for family, size, name in triples]
-        return [Left(kept, self._term([axes[i].factor for i in kept]),
-                     tuple([axis.weight if i in kept else axis.mean_square for i, axis in enumerate(axes)]))
-                for kept in subsets(tuple(range(len(axes))))]  # fmt: skip
+        return [Left(space, self._term([axes[i].factor for i in space]),
+                     tuple([axis.weight if i in space else axis.mean_square for i, axis in enumerate(axes)]))
+                for space in subsets(tuple(range(len(axes))))]  # fmt: skip
 
     def _joint(self, part: WorkloadPart, attributes: AttributeSet) -> list[Left]:
         """Return the residuals of a part on a set whose queries are no product: a piece for each subset of kept axes.
@@ -611,10 +614,10 @@ class _Split:
                 f"coarsen the attributes, or use {remedy}",
             )
 
-        axis_weights, left = self._weights_of(attributes), []
-        for kept in subsets(tuple(range(len(attributes)))):
-            factor, weight = piece_factor(part, attributes, kept, axis_weights)
-            term = NOWHERE if factor is None else self._term([factor] if kept else [])
-            left.append(Left(kept, term, (weight,)))
+        axis_weights, residuals = self._weights_of(attributes), []
+        for space in subsets(tuple(range(len(attributes)))):
+            factor, weight = piece_factor(part, attributes, space, axis_weights)
+            term = NOWHERE if factor is None else self._term([factor] if space else [])
+            residuals.append(Left(space, term, (weight,)))
 
-        return left
+        return residuals

@@ -278,9 +278,9 @@ class _Statistics(_OfNumber):
 
     @property
     def linear(self) -> _Figures:
-        made = _Figures(of=self.of, queries=self.queries, label=self.label, figures=self.figures)
-        made._number = self._number
-        return made
+        figures = _Figures(of=self.of, queries=self.queries, label=self.label, figures=self.figures)
+        figures._number = self._number
+        return figures
 
 
 class MeanQueries(_Statistics):

@@ -53,8 +53,10 @@ def runs_of(size: int, blocks: int | None = None) -> tuple[BlockRun, ...]:
     By default there are at least as many blocks as cells per block.
     """
     number = blocks or max(BLOCKS, math.isqrt(size - 1) + 1)
-    longer, left = -(-size // number), size % number
-    return (BlockRun(number, longer),) if left == 0 else (BlockRun(left, longer), BlockRun(number - left, longer - 1))
+    cells, longer = -(-size // number), size % number  # cells of a longer block, and the number of these
+    if longer == 0:
+        return (BlockRun(number, cells),)
+    return BlockRun(longer, cells), BlockRun(number - longer, cells - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +79,8 @@ class Cut:
     def spread(self, profile: Floats) -> Floats:
         """Return the weights of the cells for given weights of the blocks."""
         ends = np.cumsum([0, *(run.count for run in self.runs)])
-        return np.concatenate([np.outer(profile[start:end], own).reshape(-1)
-                               for start, end, own in zip(ends, ends[1:], self.within, strict=False)])  # fmt: skip
+        return np.concatenate([np.outer(profile[start:end], inside).reshape(-1)
+                               for start, end, inside in zip(ends, ends[1:], self.within, strict=False)])  # fmt: skip
 
 
 def even_cut(size: int, blocks: int | None = None) -> Cut:
@@ -202,8 +204,8 @@ def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[
     cut, profile = cut_of(size, weights)
     centred, square = weighted_piece(family.block_gram(cut), profile)
     within = [
-        run.count * float(np.trace(weighted_piece(family.inner_gram(cut, run), own)[0]))
-        for run, own in zip(cut.runs, cut.within, strict=True)
+        run.count * float(np.trace(weighted_piece(family.inner_gram(cut, run), inside)[0]))
+        for run, inside in zip(cut.runs, cut.within, strict=True)
     ]
     return float(np.trace(centred)) + sum(within), square
 

@@ -105,10 +105,10 @@ class Workload:
         >>> Workload(Domain({"a": 10, "b": 2})).add("range", attributes=[["a"]]).add("marginal", degree=2).query_count
         75
         """
-        given = {"p": p, "seed": seed, "numeric": None if numeric is None else tuple(numeric), **parameters}
-        named = family_named(family, {name: value for name, value in given.items() if value is not None})
-        for chosen in named.members:
-            self._add(chosen, degree, attributes, weight)
+        settings = {"p": p, "seed": seed, "numeric": None if numeric is None else tuple(numeric), **parameters}
+        named = family_named(family, {name: value for name, value in settings.items() if value is not None})
+        for member in named.members:
+            self._add(member, degree, attributes, weight)
         return self
 
     def _add(
@@ -120,14 +120,15 @@ class Workload:
     ) -> None:
         """Add the queries of a family; the arguments are those of `add`.
 
-        Sets with one weight form one part. A set with a weight for each of its queries becomes a part of its own. `own`
-        are the sets that the family has itself; `weight` is one number for all sets, or one value for each set.
+        Sets with one weight form one part. A set with a weight for each of its queries becomes a part of its own.
+        `family_sets` are the sets that the family has itself; `weight` is one number for all sets, or one value for
+        each set.
         """
         # a part has a name of its own
         chosen = chosen.distinct({part.name for part in self.parts})
         self._use_domain(chosen.domain_for(self.domain))
-        own = chosen.own_sets(self.domain) if degree is None and attributes is None else None
-        sets = self._sets(degree, attributes) if own is None else own
+        family_sets = chosen.own_sets(self.domain) if degree is None and attributes is None else None
+        sets = self._sets(degree, attributes) if family_sets is None else family_sets
         sets = tuple(chosen.extended(self.domain, names) for names in sets)
         if isinstance(weight, int | float):
             self.parts.append(part_of(chosen, self.domain, sets, (_weight(weight),) * len(sets)))
@@ -178,8 +179,8 @@ class Workload:
         """
         if not isinstance(queries, Mapping):
             raise JobError("workload.predicates", safe_repr(queries), "a mapping of attributes to queries", "fix it")
-        given: dict[str, Any] = {} if label is None else {"label": label}
-        return self.add(ProductQueries.name, weight=weight, predicates=dict(queries), **given)
+        labelled: dict[str, Any] = {} if label is None else {"label": label}
+        return self.add(ProductQueries.name, weight=weight, predicates=dict(queries), **labelled)
 
     def add_conditions(self, conditions: Sequence[str], weight: float = 1.0, label: str | None = None) -> Workload:
         """Add single counts, one for each predicate.
@@ -221,10 +222,10 @@ class Workload:
                     check_countable(read_predicate(part, self.domain), text, self.domain)
                 single.append({name: (parts[name],) for name in self.domain.ordered(list(parts))})
             else:
-                found = read_predicate(text, self.domain)
-                check_countable(found, text, self.domain)
+                predicate = read_predicate(text, self.domain)
+                check_countable(predicate, text, self.domain)
                 # other predicates with the same attributes are one array
-                others.setdefault(found.attributes, []).append((text, found.mask.astype(np.float64)))
+                others.setdefault(predicate.attributes, []).append((text, predicate.mask.astype(np.float64)))
 
         for product in factored(single):
             self.add_product(product or {self.domain.names[0]: TOTAL}, weight, label)
@@ -312,7 +313,7 @@ class Workload:
         29
         """
         numbers = self.domain.number_names
-        names = self.domain.ordered({name for own in self.sets for name in own if name not in numbers})
+        names = self.domain.ordered({name for used in self.sets for name in used if name not in numbers})
         if target not in names or len(names) == 1:
             raise JobError("synthesize.target", f"{target!r}", f"one of several attributes of the workload: "
                            f"{', '.join(names)}", nearest(target, names))  # fmt: skip
@@ -450,10 +451,10 @@ class Workload:
         return sum(min(sum(int(many) * math.comb(size, lower) for size, many in enumerate(sizes)),
                        math.comb(len(self.domain.axis_names), lower)) for lower in range(len(sizes)))  # fmt: skip
 
-    def _check_sets(self, key: str, given: str, count: int, what: str) -> None:
-        """Raise JobError if the `count` of sets, named by `what`, is above `max_sets`; `key` is the setting `given`."""
+    def _check_sets(self, key: str, given: str, count: int, noun: str) -> None:
+        """Raise JobError if the `count` of sets, named by `noun`, is above `max_sets`; the setting `key` is `given`."""
         if count > self.max_sets:
-            raise JobError(f"workload.{key}", f"{given} {count:,} {what}",
+            raise JobError(f"workload.{key}", f"{given} {count:,} {noun}",
                            f"at most the {self.max_sets:,} of engine.max_sets",
                            "ask for fewer or smaller sets, or raise it")  # fmt: skip
 

@@ -71,7 +71,7 @@ class TermSum:
 
     def times(self, factor: float) -> TermSum:
         """Return the combination times a number."""
-        terms = tuple((factor * one, term) for one, term in self.terms) if factor else ()
+        terms = tuple((factor * weight, term) for weight, term in self.terms) if factor else ()
         return TermSum(terms, factor * self.constant)
 
     def plus(self, other: TermSum) -> TermSum:
@@ -106,7 +106,7 @@ class RatioSum:
 
     def times(self, factor: float) -> RatioSum:
         """Return the sum times a number."""
-        scaled = [replace(one, scale=factor * one.scale, shift=factor * one.shift) for one in self.ratios]
+        scaled = [replace(ratio, scale=factor * ratio.scale, shift=factor * ratio.shift) for ratio in self.ratios]
         return RatioSum(tuple(scaled))
 
 
@@ -289,9 +289,10 @@ class Aggregates:
         `typed` is the parser's mark of a dialect whose division of integers drops the fraction. A cast to a type with a
         fraction or a number with a decimal point anywhere in the quotient shows that it is not one of integers.
         """
-        fraction = any(one.to.this.name in FRACTIONS for one in node.find_all(exp.Cast)) or any(
-            "." in str(one.this) for one in node.find_all(exp.Literal) if not one.is_string)  # fmt: skip
-        if isinstance(node, exp.Div) and node.args.get("typed") and not fraction:
+        has_cast = any(cast.to.this.name in FRACTIONS for cast in node.find_all(exp.Cast))
+        numbers = [literal for literal in node.find_all(exp.Literal) if not literal.is_string]
+        has_fraction = has_cast or any("." in str(literal.this) for literal in numbers)
+        if isinstance(node, exp.Div) and node.args.get("typed") and not has_fraction:
             self.refuse(node, f"a quotient of fractions in {self.scope.statement.dialect}", "multiply by 1.0")
 
     def _scaled(self, node: Any, value: Value, factor: float) -> Value:
@@ -535,12 +536,12 @@ class Aggregates:
     def _cell_values(self, node: Any, name: str) -> Floats:
         """Return the numbers that the cells of an attribute stand for; nan for nulls and outside values."""
         values = CellValues(self.scope, self.scope.domain[name]).values(exp.column(name))
-        if not all(isinstance(one, int | float) or one is None or one is OUTSIDE for one in values):
+        if not all(isinstance(value, int | float) or value is None or value is OUTSIDE for value in values):
             self.refuse(node, "a column of numbers", f"count it, or declare [numbers.{name}] in the domain file")
-        if any(one is OUTSIDE for one in values):
+        if any(value is OUTSIDE for value in values):
             self.refuse(node, "an attribute without a cell of outside values", f"declare [numbers.{name}] in the domain"
                         " file, or outside = 'clip'")  # fmt: skip
-        return np.array([np.nan if one is None else float(one) for one in values])
+        return np.array([np.nan if value is None else float(value) for value in values])
 
     def _centred(self, node: Any, pieces: Sequence[Piece]) -> tuple[dict[str, TermSum], float, float]:
         """Return t, n and q of an argument with one column or constants, its centre and half its range.
@@ -700,16 +701,16 @@ def _whole(parts: Sequence[TermSum], pieces: Sequence[Piece]) -> TermSum:
     return _total(parts)
 
 
-def _joined_factors(one: CellCondition, other: CellCondition) -> CellCondition | None:
+def _joined_factors(first: CellCondition, second: CellCondition) -> CellCondition | None:
     """Return the union of two disjoint conditions that differ in one factor; None if they differ in more."""
-    if one.factors.keys() != other.factors.keys():
+    if first.factors.keys() != second.factors.keys():
         return None
-    differing = [names for names, flags in one.factors.items() if not np.array_equal(flags, other.factors[names])]
+    differing = [names for names, flags in first.factors.items() if not np.array_equal(flags, second.factors[names])]
     if len(differing) != 1:
         return None
     [names] = differing
-    union = one.factors[names] | other.factors[names]
-    equal = {others: flags for others, flags in one.factors.items() if others != names}
+    union = first.factors[names] | second.factors[names]
+    equal = {others: flags for others, flags in first.factors.items() if others != names}
     return CellCondition(equal if union.all() else {**equal, names: union})
 
 

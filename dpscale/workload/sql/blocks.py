@@ -106,10 +106,10 @@ class GroupedQueries:
     def _cells(self, name: str) -> Integers:
         """Return the cell of an attribute for each cell of the level on which it is written."""
         finest = self._levels.get(name, name)
-        own = self.domain.hierarchy_of(name)
-        if finest == name or own is None:
+        hierarchy = self.domain.hierarchy_of(name)
+        if finest == name or hierarchy is None:
             return np.arange(self.domain[name].size)
-        return own.ancestors(name, finest)
+        return hierarchy.ancestors(name, finest)
 
     def lifted(self, condition: CellCondition) -> CellCondition:
         """Return a condition on the levels on which its attributes are written.

@@ -212,17 +212,17 @@ class CellValues:
     def _is(self, node: Any) -> Truth:
         """Return IS NULL, IS TRUE or IS FALSE, which are known in every cell.
 
-        `every` marks all cells as known; the null cell of an attribute is one of its cells.
+        `everywhere` marks all cells as known; the null cell of an attribute is one of its cells.
         """
-        every = np.ones(self.size, np.bool_)
+        everywhere = np.ones(self.size, np.bool_)
         if isinstance(node.expression, exp.Null):
             if isinstance(node.this, exp.Column) and self.attribute is not None:
-                return Truth(np.arange(self.size) == self.attribute.null_cell, every)
-            return Truth(np.array([value is None for value in self.values(node.this)]), every)
+                return Truth(np.arange(self.size) == self.attribute.null_cell, everywhere)
+            return Truth(np.array([value is None for value in self.values(node.this)]), everywhere)
         if isinstance(node.expression, exp.Boolean):
             inner = self.truth(node.this)
             wanted = inner.true if node.expression.this else (~inner).true
-            return Truth(wanted, every)
+            return Truth(wanted, everywhere)
         self.scope.statement.refuse(node, "IS NULL, IS TRUE or IS FALSE", "write IS NULL or =")
 
     def _compared(self, node: Any, sign: str, left: Any, right: Any) -> Truth:
@@ -314,8 +314,10 @@ class CellValues:
             self.scope.statement.refuse(node, "BETWEEN low AND high", "order the two ends")
 
     def _by_value(self, node: Any, sign: str, left: list[Any], right: list[Any]) -> Truth:
-        found = [self._pair(node, sign, a, b) for a, b in zip(left, right, strict=True)]
-        return Truth(np.array([one is True for one in found]), np.array([one is not None for one in found]))
+        """Return a comparison of two lists of values cell by cell; None of `_pair` stands for unknown."""
+        results = [self._pair(node, sign, a, b) for a, b in zip(left, right, strict=True)]
+        known = [result is not None for result in results]
+        return Truth(np.array([result is True for result in results]), np.array(known))
 
     def _pair(self, node: Any, sign: str, a: Any, b: Any) -> bool | None:
         """Return the comparison of two values; None if it is unknown. Texts are read as days beside a day.
@@ -388,8 +390,8 @@ class CellValues:
         if kind in KINDS_OF_TEXT:
             convert = _written
         elif kind in KINDS_OF_NUMBER and not node.to.expressions:
-            whole = kind not in ("DOUBLE", "FLOAT", "DECIMAL")
-            convert = lambda value: _number(value, whole)  # noqa: E731
+            is_whole = kind not in ("DOUBLE", "FLOAT", "DECIMAL")
+            convert = lambda value: _number(value, is_whole)  # noqa: E731
         elif kind in ("DATE", "TIMESTAMP", "DATETIME", "TIMESTAMPTZ"):
             convert = _day if kind == "DATE" else _moment
         elif kind == "BOOLEAN":
@@ -507,14 +509,14 @@ def _text(value: Any) -> str:
     return value
 
 
-def _number(value: Any, whole: bool) -> float:
+def _number(value: Any, is_whole: bool) -> float:
     """Return a value as a number. Raises an error for a day, or for a fraction if only whole numbers are permitted."""
     if isinstance(value, date):
         raise TypeError
     number = float(value)
-    if whole and number != int(number):
+    if is_whole and number != int(number):
         raise ValueError
-    return int(value) if whole else number
+    return int(value) if is_whole else number
 
 
 def _boolean(value: Any) -> bool:
@@ -537,8 +539,8 @@ def _moment(value: Any) -> datetime:
 
 def _rounded(value: float, digits: int) -> float:
     """Return a number rounded half away from zero, as SQL does."""
-    found = Decimal(str(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
-    return int(found) if digits <= 0 else float(found)
+    rounded = Decimal(str(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return int(rounded) if digits <= 0 else float(rounded)
 
 
 def _remainder(a: Any, b: Any) -> Any:

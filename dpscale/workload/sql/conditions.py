@@ -114,9 +114,9 @@ class Conditions:
         factors: dict[AttributeSet, Flags] = {}
         for part in parts:
             for names, flags in part.factors.items():
-                shared = [own for own in factors if set(own) & set(names)]
-                for own in shared:
-                    names, flags = self._joined(node, (names, flags), (own, factors.pop(own)), np.logical_and)
+                overlapping = [others for others in factors if set(others) & set(names)]
+                for others in overlapping:
+                    names, flags = self._joined(node, (names, flags), (others, factors.pop(others)), np.logical_and)
                 factors[names] = flags
         return CellCondition(factors)
 
@@ -147,13 +147,13 @@ class Conditions:
         return first
 
     def _joined(
-        self, node: Any, one: tuple[AttributeSet, Flags], other: tuple[AttributeSet, Flags], join: Any
+        self, node: Any, first: tuple[AttributeSet, Flags], second: tuple[AttributeSet, Flags], join: Any
     ) -> tuple[AttributeSet, Flags]:
         """Return two conditions joined by a function of flags, over the cells of the attributes of both.
 
         `join` is the function, such as AND of flags; `spread` repeats flags over the attributes that a condition lacks.
         """
-        (names, flags), (other_names, other_flags) = one, other
+        (names, flags), (other_names, other_flags) = first, second
         union = self.domain.ordered({*names, *other_names})
         self._check_cells(node, union)
         return union, join(

@@ -90,15 +90,15 @@ def _with_queries(statement: Statement, select: Any, known: Mapping[str, Any], t
 
     `known` are those around the SELECT; `taken` are the names of the table's columns.
     """
-    found, clause = dict(known), select.args.get("with_")
+    queries, clause = dict(known), select.args.get("with_")
     if clause is not None and clause.args.get("recursive"):
         statement.refuse(clause, "WITH without RECURSIVE", "leave it out")
     for query in [] if clause is None else clause.expressions:
         _check_alias(statement, query)
         if not isinstance(query.this, exp.Select):
             statement.refuse(query, "WITH a SELECT that filters or renames", "name the table itself")
-        found[query.alias_or_name.lower()] = _merged(statement, query.this.copy(), found, taken)
-    return found
+        queries[query.alias_or_name.lower()] = _merged(statement, query.this.copy(), queries, taken)
+    return queries
 
 
 def _check_alias(statement: Statement, source: Any) -> None:
@@ -124,12 +124,12 @@ def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: fr
     columns of the table may have.
 
     Columns in clauses that refer to results (GROUP BY, ORDER BY, HAVING) and are results of this SELECT stay as they
-    are. `every` says whether the subquery has all columns of its table (`*`).
+    are. `has_star` says whether the subquery has all columns of its table (`*`).
 
     `inner` is the subquery and `alias` its name. Both conditions become one, in parentheses, because OR binds more
     weakly than AND.
     """
-    columns, every = _columns(statement, inner, taken)
+    columns, has_star = _columns(statement, inner, taken)
     results = {output.alias.lower() for output in select.expressions if isinstance(output, exp.Alias)}
     select.set("from_", inner.args["from_"])
     select.set("joins", [*(inner.args.get("joins") or []), *(select.args.get("joins") or [])])
@@ -141,15 +141,15 @@ def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: fr
         after = column.find_ancestor(exp.Group, exp.Order, exp.Having) is not None and not column.table
         if after and column.name.lower() in results and column.name.lower() not in columns:
             continue
-        _replace(statement, column, columns, every)
+        _replace(statement, column, columns, has_star)
 
     select.set("with_", None)
     where, outer = inner.args.get("where"), select.args.get("where")
     if where is not None and outer is None:
         select.set("where", exp.Where(this=exp.Paren(this=where.this)))
     elif where is not None:
-        both = exp.And(this=exp.Paren(this=where.this), expression=exp.Paren(this=outer.this))
-        select.set("where", exp.Where(this=both))
+        conjunction = exp.And(this=exp.Paren(this=where.this), expression=exp.Paren(this=outer.this))
+        select.set("where", exp.Where(this=conjunction))
     return select
 
 
@@ -166,15 +166,15 @@ def _check_plain(statement: Statement, inner: Any) -> None:
 def _columns(statement: Statement, inner: Any, taken: frozenset[str]) -> tuple[dict[str, Any], bool]:
     """Return the expressions of the columns of a subquery by name, and whether it has all columns of its table.
 
-    `every` is True for *. A column that * has too may be listed under its own name only.
+    `has_star` is True for *. A column that * has too may be listed under its own name only.
     """
-    columns, every = {}, False
+    columns, has_star = {}, False
     for output in inner.expressions:
         star = output.this if isinstance(output, exp.Column) else output
         if isinstance(star, exp.Star):
             if any(star.args.values()):
                 statement.refuse(output, "* without changes", "list the columns")
-            every = True
+            has_star = True
             continue
         if output.alias_or_name.lower() in columns:
             statement.refuse(output, "columns of different names", "rename one")
@@ -182,20 +182,20 @@ def _columns(statement: Statement, inner: Any, taken: frozenset[str]) -> tuple[d
 
     # a name that * has too would be ambiguous
     for name, output in columns.items():
-        if every and name in taken and not (isinstance(output, exp.Column) and output.name.lower() == name):
+        if has_star and name in taken and not (isinstance(output, exp.Column) and output.name.lower() == name):
             statement.refuse(output, "another name beside *", f"rename {name}, or list the columns")
-    return columns, every
+    return columns, has_star
 
 
-def _replace(statement: Statement, column: Any, columns: Mapping[str, Any], every: bool) -> None:
+def _replace(statement: Statement, column: Any, columns: Mapping[str, Any], has_star: bool) -> None:
     """Put the expression of a subquery's column in the place of the column, in the tree of the statement.
 
-    With `every`, other columns are those of the table. Raises JobError for a column that the subquery lacks.
+    With `has_star`, other columns are those of the table. Raises JobError for a column that the subquery lacks.
 
     In a list of results the column keeps its name as an alias; elsewhere an expression is put in parentheses.
     """
     stands = columns.get(column.name.lower())
-    if stands is None and not every:
+    if stands is None and not has_star:
         statement.refuse(column, f"a column of the subquery: {', '.join(columns)}", nearest(column.name, columns))
     if stands is None:
         column.set("table", None)
@@ -262,21 +262,21 @@ class Scope:
     @cached_property
     def tables(self) -> Tables:
         """Tables of the statement. Raises JobError for a join in a job of one table."""
-        found = tables_of(self.statement, self.select)
+        tables = tables_of(self.statement, self.select)
         prefixes = {name.partition(".")[0] for name in self.domain.axis_names if "." in name}
-        if found.joins and not prefixes & set(found.names.values()):
-            self.statement.refuse(found.joins[0].this, "one table", "write a job with [tables.NAME] and [[link]]")
-        return found
+        if tables.joins and not prefixes & set(tables.names.values()):
+            self.statement.refuse(tables.joins[0].this, "one table", "write a job with [tables.NAME] and [[link]]")
+        return tables
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
         """Attributes and numbers by their names in lower case, also without the table."""
-        found: dict[str, list[str]] = {}
+        by_name: dict[str, list[str]] = {}
         for axis in self.domain.axes:
-            found.setdefault(axis.name.lower(), []).append(axis.name)
+            by_name.setdefault(axis.name.lower(), []).append(axis.name)
             if self.tables.joins:
-                found.setdefault(axis.name.partition(".")[2].lower(), []).append(axis.name)
-        return found
+                by_name.setdefault(axis.name.partition(".")[2].lower(), []).append(axis.name)
+        return by_name
 
     def name_of(self, column: Any) -> str:
         """Return the attribute or number that a column names.
@@ -321,8 +321,8 @@ class Scope:
 
     def columns(self, node: Any) -> list[Any]:
         """Return the columns that an expression reads."""
-        return [one for one in node.find_all(exp.Column) if not isinstance(one.this, exp.Star)]
+        return [column for column in node.find_all(exp.Column) if not isinstance(column.this, exp.Star)]
 
     def names(self, node: Any) -> tuple[str, ...]:
         """Return the attributes that an expression reads, in domain order; raise JobError for a number."""
-        return self.domain.ordered({self.attribute(one).name for one in self.columns(node)})
+        return self.domain.ordered({self.attribute(column).name for column in self.columns(node)})

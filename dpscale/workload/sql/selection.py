@@ -201,7 +201,8 @@ class _SelectReader:
         self.aggregates = Aggregates(scope, self.conditions, self.where)
         self.keys: list[Key] = []
         self.columns: list[OutputColumn] = []
-        self.aliases = {one.alias.lower(): one.this for one in self.tree.expressions if isinstance(one, exp.Alias)}
+        named = [output for output in self.tree.expressions if isinstance(output, exp.Alias)]
+        self.aliases = {output.alias.lower(): output.this for output in named}
 
     def selection(self) -> SelectQuery:
         """Return the evaluated statement. Raises JobError for the first part that cannot be answered.
@@ -310,7 +311,7 @@ class _SelectReader:
 
     def _members(self, node: Any) -> tuple[int, ...]:
         if isinstance(node, exp.Tuple):
-            return _flat([self._members(one) for one in node.expressions])
+            return _flat([self._members(member) for member in node.expressions])
         return (self._place(node),)
 
     def _place(self, node: Any) -> int:
@@ -440,53 +441,53 @@ class _SelectReader:
         JobError
             For a condition that is not evaluated on the rows of the result.
         """
-        having, found = self.tree.args.get("having"), dict[str, int]()
+        having, leaves = self.tree.args.get("having"), dict[str, int]()
         if having is not None:
-            self._check_condition(having.this, found)
-        return found
+            self._check_condition(having.this, leaves)
+        return leaves
 
-    def _check_condition(self, node: Any, found: dict[str, int]) -> None:
-        """Add the columns that a condition of HAVING needs to `found`, by their SQL.
+    def _check_condition(self, node: Any, leaves: dict[str, int]) -> None:
+        """Add the columns that a condition of HAVING needs to `leaves`, by their SQL.
 
         Raises JobError for other conditions. `_operand` and `_check_types` add the columns; comparisons need operands
         of one type.
         """
         kind = type(node).__name__
         if isinstance(node, exp.Paren | exp.Not):
-            self._check_condition(node.this, found)
+            self._check_condition(node.this, leaves)
         elif isinstance(node, exp.And | exp.Or):
-            self._check_condition(node.left, found)
-            self._check_condition(node.right, found)
+            self._check_condition(node.left, leaves)
+            self._check_condition(node.right, leaves)
         elif isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-            self._operand(node.this, found)
+            self._operand(node.this, leaves)
         elif isinstance(node, exp.Between) and not node.args.get("symmetric"):
-            self._check_types(node, [node.this, node.args["low"], node.args["high"]], found)
+            self._check_types(node, [node.this, node.args["low"], node.args["high"]], leaves)
         elif isinstance(node, exp.In) and node.expressions:
-            self._check_types(node, [node.this, *node.expressions], found)
+            self._check_types(node, [node.this, *node.expressions], leaves)
         elif kind in COMPARISONS:
-            self._check_types(node, [node.left, node.right], found)
+            self._check_types(node, [node.left, node.right], leaves)
         else:
             self.statement.refuse(node, "comparisons of aggregates and columns in HAVING", "write it in WHERE")
 
-    def _check_types(self, node: Any, operands: Sequence[Any], found: dict[str, int]) -> None:
+    def _check_types(self, node: Any, operands: Sequence[Any], leaves: dict[str, int]) -> None:
         """Raise JobError unless all operands of a comparison are numbers, or all texts.
 
-        Their columns are added to `found`, by their SQL.
+        Their columns are added to `leaves`, by their SQL.
         """
-        kinds = {self._operand(operand, found) for operand in operands}
+        kinds = {self._operand(operand, leaves) for operand in operands}
         if len(kinds) > 1 or "" in kinds:
             self.statement.refuse(
                 node, "numbers with numbers, and texts with texts", "write conditions on groups in WHERE"
             )
 
-    def _operand(self, node: Any, found: dict[str, int]) -> str:
-        """Return the type of an operand of HAVING, TEXT or NUMBER, and add its columns to `found`, by their SQL.
+    def _operand(self, node: Any, leaves: dict[str, int]) -> str:
+        """Return the type of an operand of HAVING, TEXT or NUMBER, and add its columns to `leaves`, by their SQL.
 
         An expression of numbers is a number if all its parts are; divisions that drop the fraction are refused.
         `of_key` is the place of the key if the node is an expression of GROUP BY.
         """
         if isinstance(node, exp.Paren):
-            return self._operand(node.this, found)
+            return self._operand(node.this, leaves)
         if isinstance(node, exp.Literal):
             return TEXT if node.is_string else NUMBER
         # an expression that GROUP BY has, or an aggregate, is a column of its own
@@ -494,7 +495,7 @@ class _SelectReader:
         if of_key is not None or isinstance(
             node, exp.AggFunc | exp.Filter | exp.Column | exp.CountIf | exp.WithinGroup
         ):
-            found[node.sql()] = place = self._column(node, of_table=True)
+            leaves[node.sql()] = place = self._column(node, of_table=True)
             output = self.columns[place]
             return NUMBER if output.key is None else self.keys[output.key].kind
         if isinstance(node, exp.Neg):
@@ -505,7 +506,7 @@ class _SelectReader:
             self.statement.refuse(
                 node, "columns, aggregates, numbers and + - * / in HAVING", "select the expression by AS"
             )
-        if any(self._operand(part, found) != NUMBER for part in parts):
+        if any(self._operand(part, leaves) != NUMBER for part in parts):
             self.statement.refuse(node, "arithmetic of numbers", "write conditions on groups in WHERE")
         return NUMBER
 
@@ -551,10 +552,10 @@ COMPARISONS = ("EQ", "NEQ", "LT", "LTE", "GT", "GTE")
 
 def _kind(labels: Sequence[Any]) -> str:
     """Return the type of labels: number or text, without nulls and outside values; empty for others."""
-    known = [one for one in labels if one is not None and one != OUTSIDE_LABEL]
-    if known and all(isinstance(one, int | float) and not isinstance(one, bool) for one in known):
+    known = [label for label in labels if label is not None and label != OUTSIDE_LABEL]
+    if known and all(isinstance(label, int | float) and not isinstance(label, bool) for label in known):
         return NUMBER
-    return TEXT if known and all(isinstance(one, str) for one in known) else ""
+    return TEXT if known and all(isinstance(label, str) for label in known) else ""
 
 
 def _bare(node: Any) -> Any:
@@ -588,7 +589,7 @@ def terms_of(value: Value) -> list[Term]:
 
 def counts_units(statement: Statement) -> bool:
     """Return whether a statement counts distinct units."""
-    return any(isinstance(one.this, exp.Distinct) for one in statement.tree.find_all(exp.Count))
+    return any(isinstance(count.this, exp.Distinct) for count in statement.tree.find_all(exp.Count))
 
 
 def squared_columns(statements: Sequence[Statement]) -> list[str]:
