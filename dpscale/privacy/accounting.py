@@ -110,7 +110,7 @@ class Cost:
         if not isinstance(other, Cost):
             return NotImplemented
         gaussian, zcdp, pure, squares = (getattr(self, part) + getattr(other, part) for part in EXACT)
-        periods = {one.period for one in (self, other) if one} or {self.period, other.period}
+        periods = {cost.period for cost in (self, other) if cost} or {self.period, other.period}
         period = periods.pop() if len(periods) == 1 else ""
         return Cost(
             gaussian=gaussian,
@@ -170,7 +170,7 @@ class Cost:
         if isinstance(size, bool) or not (isinstance(size, int) and size >= 1):
             raise BudgetError("size", f"got {size!r}", "an integer >= 1", "count the units of the group")
 
-        whole, delta, mu = self.scaled(size), self.delta, root_above(self.squared_mu) if self.delta else 0.0
+        scaled, delta, mu = self.scaled(size), self.delta, root_above(self.squared_mu) if self.delta else 0.0
         for _ in range(size - 1):
             if delta in (0, 1):
                 break
@@ -178,7 +178,7 @@ class Cost:
             grown = min(gaussian_power(level, mu), pure_power(level, float_above(self.pure)) if self.is_pure else 1.0)
             delta = min(self.delta + Fraction(grown), Fraction(1))
 
-        return replace(whole, delta=delta)
+        return replace(scaled, delta=delta)
 
     def coarsened(self, bits: int = 128) -> Cost:
         """Return the cost rounded up to fractions of `bits` binary digits, for sums with long denominators."""
@@ -257,12 +257,12 @@ class Cost:
     def epsilon_or_inf(self, delta: float) -> float:
         """Return the same as `epsilon`, but inf if the additive delta uses up `delta`.
 
-        `left` is the delta that remains for the squared mu; a cost with pure epsilon alone has no more than its sum.
+        `remaining` is the delta that remains for the squared mu; a cost with pure epsilon alone has at most its sum.
         """
-        if (left := delta_left(delta, self.delta)) < 0:
+        if (remaining := delta_left(delta, self.delta)) < 0:
             return math.inf
         pure = float_above(self.pure) if self.is_pure else math.inf
-        return min(pure, epsilon_of_squared_mu(self.squared_mu, left))
+        return min(pure, epsilon_of_squared_mu(self.squared_mu, remaining))
 
     def delta_at(self, epsilon: float) -> float:
         """Return a delta for which the whole is (epsilon, delta)-DP, rounded up: that of the mu, plus the additive one.
@@ -326,9 +326,9 @@ def delta_left(delta: float, additive: Fraction) -> float:
     """Return the largest float <= delta - additive; negative if the additive delta is larger."""
     if not additive:
         return delta
-    left = Fraction(delta) - additive
-    near = float(left)
-    return near if Fraction(near) <= left else math.nextafter(near, -math.inf)
+    remaining = Fraction(delta) - additive
+    near = float(remaining)
+    return near if Fraction(near) <= remaining else math.nextafter(near, -math.inf)
 
 
 def root_above(value: Fraction) -> float:
@@ -395,10 +395,10 @@ class Spending:
 
         The currency of pure ε expresses a history only if all its releases are pure.
         """
-        left = delta_left(delta, max(self.delta, Fraction(reserved)))
-        if self.public or left < 0 or (currency == PURE and self.approximate):
+        remaining = delta_left(delta, max(self.delta, Fraction(reserved)))
+        if self.public or remaining < 0 or (currency == PURE and self.approximate):
             return math.inf
-        return float_above(self.pure) if currency == PURE else epsilon_of_squared_mu(self.squared_mu, left)
+        return float_above(self.pure) if currency == PURE else epsilon_of_squared_mu(self.squared_mu, remaining)
 
     def amount(self, currency: str) -> float:
         """Return the amount spent in the currency itself."""

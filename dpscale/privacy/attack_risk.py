@@ -90,8 +90,8 @@ def total_bounds(spent: Mapping[str, Any], levels: Sequence[float] = RATES, swap
     delta = Fraction(spent.get("additive_delta", 0.0))
     costs = [Cost(gaussian=Fraction(spent["squared_mu"]), delta=delta)]
     costs += [Cost(pure=Fraction(pure), delta=delta)] if (pure := spent["pure_epsilon"]) is not None else []
-    found = [cost_bounds(cost.for_group(2) if swaps else cost, levels) for cost in costs]
-    return {level: min(one[level] for one in found) for level in levels}
+    bounds_of_costs = [cost_bounds(cost.for_group(2) if swaps else cost, levels) for cost in costs]
+    return {level: min(bounds[level] for bounds in bounds_of_costs) for level in levels}
 
 
 @dataclass(frozen=True)

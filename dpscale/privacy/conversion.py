@@ -106,15 +106,16 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     if mu == 0:
         return 0.0
 
-    x = epsilon / mu - mu / 2
+    # delta = Phi(-x) - e^eps Phi(-upper), where e^eps phi(upper) = phi(x)
+    x, upper = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if x > FAR:
         return SMALLEST
     if x < -FAR:
         return 1.0
 
-    size = epsilon / mu + mu / 2
-    delta = math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * _mills_difference(x, mu) if x > -1 else _body(x, size)
-    return min(1.0, max(SMALLEST, delta * math.exp(SLACK + (1 + abs(x)) * size * ULPS)))
+    # in the tail both terms are small and nearly equal, so their common factor phi(x) is taken out
+    delta = math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * _mills_difference(x, mu) if x > -1 else _body(x, upper)
+    return min(1.0, max(SMALLEST, delta * math.exp(SLACK + (1 + abs(x)) * upper * ULPS)))
 
 
 def _body(x: float, upper: float) -> float:

@@ -120,7 +120,7 @@ Costs = tuple[Fraction, int]  # (cost of one, number of them)
 def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str, denominator: int = 1) -> GaussianDraw:
     """Return the noise with which a strategy costs `cost` (β) or slightly less, never more.
 
-    The last argument names the measurement in the PlanError for a budget that is too small.
+    `what` names the measurement in the PlanError for a budget that is too small.
 
     Parameters
     ----------

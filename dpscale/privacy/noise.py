@@ -175,12 +175,12 @@ def _bucket_sums(law: Staircase, bits: int) -> tuple[list[int], int, int]:
     bucket 0 is a half, so that a random sign counts zero once.
     """
     places = bits + WORD_BITS
-    one, cutoff = 1 << places, 1 << (places - bits - 20)
+    unit, cutoff = 1 << places, 1 << (places - bits - 20)
     ratio, high = exp_bounds(law.energy(law.width), places)
     ratio_error = high - ratio
     step, high = exp_bounds(2 * law.square * law.width**2, places)
     step_error = high - step
-    weight, weight_error, total, error = one, 0, one >> (law.log_width == 0), 0
+    weight, weight_error, total, error = unit, 0, unit >> (law.log_width == 0), 0
 
     sums = []
     while weight > cutoff:
@@ -193,7 +193,7 @@ def _bucket_sums(law: Staircase, bits: int) -> tuple[list[int], int, int]:
         error += weight_error
 
     # Ratios decrease, so the rest is at most a geometric series from the first omitted weight.
-    return sums, error, ((weight + weight_error) << places) // (one - ratio - ratio_error) + 1
+    return sums, error, ((weight + weight_error) << places) // (unit - ratio - ratio_error) + 1
 
 
 def exact_bucket(law: Staircase, prefix: int, bits: int, more: Words) -> int:

@@ -65,12 +65,12 @@ class Urn:
 
         `_weights` has the candidates in rows of `_side`; only the sums of changed rows are computed again.
         """
-        out = np.fromiter(places, dtype=np.int64)
-        if not len(out):
+        taken = np.fromiter(places, dtype=np.int64)
+        if not len(taken):
             return
-        self._left[out] = False
-        self._weights.reshape(-1)[out] = 0
-        rows = out // self._side if len(out) == 1 else np.unique(out // self._side)  # after most draws it is one
+        self._left[taken] = False
+        self._weights.reshape(-1)[taken] = 0
+        rows = taken // self._side if len(taken) == 1 else np.unique(taken // self._side)  # after most draws it is one
         self._sums[rows] = self._weights[rows].sum(axis=1)
 
     def _screened(self, uniform: float) -> int | None:
@@ -86,9 +86,9 @@ class Urn:
         target, last = uniform * rows[-1], self._side - 1
         row = min(int(np.searchsorted(rows, target)), last)
         before = rows[row - 1] if row else 0.0
-        own = before + np.cumsum(self._weights[row])
-        column = min(int(np.searchsorted(own, target)), last)
-        below, above = own[column - 1] if column else before, own[column]
+        ends_of_columns = before + np.cumsum(self._weights[row])
+        column = min(int(np.searchsorted(ends_of_columns, target)), last)
+        below, above = ends_of_columns[column - 1] if column else before, ends_of_columns[column]
         apart = margin(self._side)
         sure = uniform - below / rows[-1] > apart and above / rows[-1] - uniform > apart
 

@@ -253,8 +253,8 @@ class PublicStream:
 
         A value at most `slack` below a whole number is rounded to it.
         """
-        whole = np.floor(values + slack)
-        parts = np.maximum(values - whole, 0.0)[order]
-        rounded = whole.astype(np.int64)
+        floors = np.floor(values + slack)
+        parts = np.maximum(values - floors, 0.0)[order]
+        rounded = floors.astype(np.int64)
         rounded[order] += self.rounded(np.cumsum(parts) + slack)
         return rounded

@@ -176,9 +176,9 @@ def _within(model: GraphicalModel, name: str) -> Integers:
 
 def _to_steps(ends: Floats) -> Integers:
     """Return ends in (0, 1], shape (rows, k), as whole steps; each row continues after the previous one."""
-    found = np.rint(ends * STEPS).astype(np.int64)
-    found[:, -1] = STEPS
-    return np.asarray((found + STEPS * np.arange(len(found))[:, None]).ravel())
+    steps = np.rint(ends * STEPS).astype(np.int64)
+    steps[:, -1] = STEPS
+    return np.asarray((steps + STEPS * np.arange(len(steps))[:, None]).ravel())
 
 
 def write_ancestral(path: Path, sampler: AncestralSampler) -> None:

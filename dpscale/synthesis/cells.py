@@ -5,6 +5,9 @@ rounding matches the 1-way marginal. A sweep matches (cell of i) × (group of j)
 have no sampling noise, and (cell of i) × (cell of j) if j is refined and rows are at least as many as such pairs. A
 second round uses the cells of all attributes. Functional dependencies distinguish cells of one group: a town is in the
 row's region, and its counts with the groups of another attribute follow those of the region.
+
+*Names.* `i` is the attribute that is refined, and j another one. `targets` have the pairs over groups, and
+`distribution` the groups, the 1-way marginals over cells, and the rules.
 """
 
 from __future__ import annotations
@@ -102,8 +105,8 @@ class _AttributeRefinement:
     def _shares_in_group(self, j: int) -> Floats:
         """Return each cell's share of its group."""
         name = self.targets.layout.names[j]
-        one, groups = self.distribution.ones[name], self.distribution.groups[name]
-        return np.asarray(one / np.add.reduceat(one, groups.starts)[groups.labels])
+        shares, groups = self.distribution.ones[name], self.distribution.groups[name]
+        return np.asarray(shares / np.add.reduceat(shares, groups.starts)[groups.labels])
 
     def _initial_cells(self, stream: PublicStream) -> Integers32:
         """Return cells that match the 1-way marginal within each group of rows.

@@ -88,8 +88,8 @@ def _shared_values(
     attribute: Attribute, bins: Integers32, values: NDArray[np.float64], number: Number, steps: Integers
 ) -> NDArray[np.float64]:
     """Return the values of a number where they lie inside the bins of the rows, else the given values."""
-    edges, own = np.asarray(attribute.edges), number_values(number, steps)
-    return np.where((steps >= 0) & (own >= edges[bins]) & (own < edges[bins + 1]), own, values)
+    edges, exact = np.asarray(attribute.edges), number_values(number, steps)
+    return np.where((steps >= 0) & (exact >= edges[bins]) & (exact < edges[bins + 1]), exact, values)
 
 
 def number_values(number: Number, steps: Integers) -> NDArray[np.float64]:
@@ -119,7 +119,7 @@ def read_column(domain: Domain, types: Mapping[str, str], name: str, texts: pa.A
         Values as written; null for a null.
     """
     if name not in domain.axis_names:
-        return texts if any(name == one.name for one in domain.formats) else texts.cast(pa.float64())
+        return texts if any(name == text_format.name for text_format in domain.formats) else texts.cast(pa.float64())
 
     attribute, nothing = domain[name], np.empty(0, np.int32)
     if isinstance(attribute, Number):

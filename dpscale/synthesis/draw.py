@@ -78,12 +78,12 @@ class RowPart:
         """The files of this part, one by one."""
         return [RowPart(self.rows, self.parts, self.number + file) for file in range(self.files)]
 
-    def share(self, whole: Floats, stream: PublicStream) -> Floats:
+    def share(self, counts: Floats, stream: PublicStream) -> Floats:
         """Return the part's share of target counts of the whole; `stream` is the same for every part."""
         if self.parts == self.files:
-            return whole
-        dither, ends = stream.uniforms(len(whole)), (self.number, self.number + self.files)
-        before, after = (np.floor(whole * (end / self.parts) + dither) for end in ends)
+            return counts
+        dither, ends = stream.uniforms(len(counts)), (self.number, self.number + self.files)
+        before, after = (np.floor(counts * (end / self.parts) + dither) for end in ends)
         return np.asarray(after - before)
 
 
@@ -104,16 +104,16 @@ def draw(model: PairwiseModel, part: RowPart, release: str, larger: SetTargets |
 
     target_counts = part.share(targets.shares * part.rows, PublicStream(release, "dither", part.rows, part.parts))
     rows = balance_rows(targets, model.rows, _resample(len(model.rows), part.count, stream), stream)
-    of = targets.layout, targets.ones, rows, target_counts, model.theta, targets.layout.used, stream
+    arguments = targets.layout, targets.ones, rows, target_counts, model.theta, targets.layout.used, stream
     if larger is not None:
         aims = part.share(larger.shares * part.rows, PublicStream(release, "dither threes", part.rows, part.parts))
         wide = part.share(larger.wide_shares * part.rows, PublicStream(release, "dither laws", part.rows, part.parts))
-        polisher = Polisher(larger, aims, wide, *of)
+        polisher = Polisher(larger, aims, wide, *arguments)
         for betas in larger.betas:
             polisher.polish(*betas)
         return rows
 
-    sweeper = Sweeper(*of)
+    sweeper = Sweeper(*arguments)
     for beta in BETAS:
         sweeper.sweep(beta)
     return rows
@@ -132,10 +132,10 @@ def one_way_counts(names: AttributeSet, cells: CellDistribution, part: RowPart, 
 
 def _resample(prototypes: int, count: int, stream: PublicStream) -> NDArray[np.int64]:
     """Return how often each prototype is taken, equally often up to one; the sum is `count`."""
-    times, left = divmod(count, prototypes)
-    found = np.full(prototypes, times)
-    found[stream.permutation(prototypes)[:left]] += 1
-    return found
+    times, extra = divmod(count, prototypes)
+    taken = np.full(prototypes, times)
+    taken[stream.permutation(prototypes)[:extra]] += 1
+    return taken
 
 
 def rake_weights(
@@ -149,22 +149,22 @@ def rake_weights(
     Raking multiplies the weights of the rows in each cell of a set so that their sum is the target, set after set, for
     ROUNDS rounds.
 
-    `whole` is the part's number of records, and `at` the cell of each row in a pair.
+    `records` is the part's number of records, and `at` the cell of each row in a pair.
     """
     layout = targets.layout
     if not len(rows):
         return np.empty(0)
 
-    whole = total * len(rows) / part.rows
-    weights = np.full(len(rows), whole / len(rows))
+    records = total * len(rows) / part.rows
+    weights = np.full(len(rows), records / len(rows))
     for _ in range(ROUNDS):
         for i, j in layout.pairs:
             at = rows[:, i].astype(np.int64) * layout.sizes[j] + rows[:, j]
-            rake(weights, at, layout.of(targets.shares, i, j).ravel() * whole)
-        for own, table in () if larger is None else larger.tables:
-            rake(weights, np.ravel_multi_index(tuple(rows[:, own].T), table.shape), table.ravel() * whole)
+            rake(weights, at, layout.of(targets.shares, i, j).ravel() * records)
+        for columns, table in () if larger is None else larger.tables:
+            rake(weights, np.ravel_multi_index(tuple(rows[:, columns].T), table.shape), table.ravel() * records)
         # cells without rows lose their records, so the sum is restored
-        weights *= whole / weights.sum()
+        weights *= records / weights.sum()
 
     return weights
 
@@ -293,7 +293,7 @@ def spanning_tree(targets: PairTargets) -> list[Edge]:
         # a pair without information joins nothing
         if negative < 0 and component[i] != component[j]:
             edges.append((i, j))
-            component = [component[i] if one == component[j] else one for one in component]
+            component = [component[i] if label == component[j] else label for label in component]
     return edges
 
 
@@ -319,7 +319,7 @@ def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, stream: Publ
     """Draw every attribute after its parent, by systematic rounding of its conditional shares.
 
     Shares are raised by a small multiple of the 1-way marginal, so that a value without released pairs can be drawn.
-    `edges` are the pairs of a forest of attributes; rows are grouped by the value of the parent (`own`).
+    `edges` are the pairs of a forest of attributes; rows are grouped by the value of the parent (`places`).
     """
     layout = targets.layout
     rows = np.zeros((count, len(layout.sizes)), np.int32)
@@ -333,10 +333,10 @@ def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, stream: Publ
         order = np.argsort(rows[:, parent], kind="stable")
         ends = np.cumsum(np.bincount(rows[:, parent], minlength=len(conditional)))
 
-        for value, own in enumerate(np.split(order, ends[:-1])):
-            if len(own):
+        for value, places in enumerate(np.split(order, ends[:-1])):
+            if len(places):
                 shares = np.maximum(conditional[value], 0) + STEP * layout.one(targets.ones, child)
-                rows[own, child] = stream.systematic(shares, len(own))
+                rows[places, child] = stream.systematic(shares, len(places))
 
     return rows
 

@@ -1,4 +1,8 @@
-"""Compiled loops that draw cells inside groups, polish triples, and rake the values of numbers by group."""
+"""Compiled loops that draw cells inside groups, polish triples, and rake the values of numbers by group.
+
+`rows` have a group of cells for each attribute, `refined` rows a cell. Counts are fed back: a cell with too many rows
+loses weight with each further one (its slope).
+"""
 
 from __future__ import annotations
 
@@ -132,7 +136,7 @@ def count_roots(rows: Integers32, sets: Integers, sizes: Integers) -> Integers:
     C is the number of rows in a cell; `sets` are the columns of the triples, and `sizes` the numbers of values. The
     roots are summed as integers: a sum of floats would depend on the order of the cells.
     """
-    found, most = np.zeros(len(sets), np.int64), 1
+    sums, most = np.zeros(len(sets), np.int64), 1
     for t in range(len(sets)):
         most = max(most, sizes[sets[t, 0]] * sizes[sets[t, 1]] * sizes[sets[t, 2]])
     # one buffer for the largest triple
@@ -144,9 +148,9 @@ def count_roots(rows: Integers32, sets: Integers, sizes: Integers) -> Integers:
         for r in range(len(rows)):
             counts[(np.uint64(rows[r, i]) * nj + np.uint64(rows[r, j])) * nk + np.uint64(rows[r, k])] += 1
         for cell in range(cells):
-            found[t] += np.int64(np.sqrt(counts[cell]) * 64)
+            sums[t] += np.int64(np.sqrt(counts[cell]) * 64)
 
-    return found
+    return sums
 
 
 @compiled("void(int64[:, ::1], int64[::1], int64[::1], float64[::1], float64[::1], float64, float64, float32[::1])")

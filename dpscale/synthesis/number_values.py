@@ -119,20 +119,20 @@ class NumberTargets:
     def reported(self) -> list[GroupTargets]:
         """The smallest sets, of at most MOST_REPORTED groups together."""
         reported, groups = list[GroupTargets](), 0
-        for by in reversed(self.sets):
-            groups += len(by.known)
+        for set_targets in reversed(self.sets):
+            groups += len(set_targets.known)
             if groups <= MOST_REPORTED:
-                reported.append(by)
+                reported.append(set_targets)
         return reported
 
 
-def select_sets(found: Sequence[GroupTargets], most_groups: int) -> tuple[GroupTargets, ...]:
+def select_sets(candidates: Sequence[GroupTargets], most_groups: int) -> tuple[GroupTargets, ...]:
     """Return at most MOST_SETS sets of at most `most_groups` groups together, largest first, and all records.
 
     Small sets come first, and among those of one size the ones whose means differ most from that of all records.
     """
-    (total,) = [targets for targets in found if not targets.names]
-    by_attributes = [targets for targets in found if targets.names]
+    (total,) = [targets for targets in candidates if not targets.names]
+    by_attributes = [targets for targets in candidates if targets.names]
     ranked = sorted(by_attributes, key=lambda targets: (len(targets.names), -_signal(targets, total)))
 
     chosen, groups = list[GroupTargets](), 1
@@ -159,10 +159,15 @@ def write_number_targets(path: Path, numbers: Sequence[NumberTargets]) -> None:
     """Write targets exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
     index, arrays = [], {}
     for i, number in enumerate(numbers):
-        index.append({"name": number.name, "sets": [[by.names, by.sizes, by.width] for by in number.sets]})
-        for j, by in enumerate(number.sets):
+        index.append(
+            {
+                "name": number.name,
+                "sets": [[set_targets.names, set_targets.sizes, set_targets.width] for set_targets in number.sets],
+            }
+        )
+        for j, set_targets in enumerate(number.sets):
             for field in FIELDS:
-                arrays[f"{i} {j} {field}"] = getattr(by, field)
+                arrays[f"{i} {j} {field}"] = getattr(set_targets, field)
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
@@ -226,9 +231,10 @@ class RowGroups:
             totals=self.totals,
         )
 
-    def present(self, one: GroupTargets) -> Floats:
+    def present(self, set_targets: GroupTargets) -> Floats:
         """Return the weight of the rows in each group of a set."""
-        return np.asarray(np.bincount(one.index(self.cells, self.names), self.weights, len(one.known)), np.float64)
+        group_of_row = set_targets.index(self.cells, self.names)
+        return np.asarray(np.bincount(group_of_row, self.weights, len(set_targets.known)), np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +276,7 @@ def draw_steps(
     chosen, order_of_known = rows.select(known), (np.cumsum(known) - 1)[order[known[order]]]
     shares = _start(targets.sets[-1], ranges, order_of_known, stream)
     low = number.low / number.steps
-    sums = [_part_sums(by, chosen, totals, low) for by, totals in _with_totals(targets, rows)]
+    sums = [_part_sums(set_targets, chosen, totals, low) for set_targets, totals in _with_totals(targets, rows)]
     shares = _rake(shares, ranges, chosen, targets.sets, sums)
 
     exact = np.clip(ranges.values(shares) * number.steps, first[known], last[known])
@@ -281,7 +287,7 @@ def draw_steps(
 
 def _indices(targets: NumberTargets, rows: RowGroups) -> list[Integers]:
     """Return the groups of the largest two sets, the largest last."""
-    return [one.index(rows.cells, rows.names) for one in reversed(targets.sets[:2])]
+    return [set_targets.index(rows.cells, rows.names) for set_targets in reversed(targets.sets[:2])]
 
 
 def _with_totals(targets: NumberTargets, rows: RowGroups) -> list[tuple[GroupTargets, Integers | None]]:
@@ -297,11 +303,11 @@ def _draw_known(targets: NumberTargets, rows: RowGroups, order: Integers, stream
     limit; `scale` converts released numbers to these rows. A group without a target has nan.
     """
     aims = list[Floats]()
-    for one, totals in _with_totals(targets, rows):
-        present, aim = rows.present(one), one.known * rows.scale
+    for set_targets, totals in _with_totals(targets, rows):
+        present, aim = rows.present(set_targets), set_targets.known * rows.scale
         if totals is not None:
             aim = np.divide(aim * present, totals, out=np.zeros(len(aim)), where=totals > 0)
-        seen = present > one.width * one.known_errors * rows.scale
+        seen = present > set_targets.width * set_targets.known_errors * rows.scale
         aims.append(np.where(seen, np.clip(aim, 0, present), np.nan))
 
     count = len(rows.cells)
@@ -443,28 +449,29 @@ def _rake(
     if not len(shares):
         return shares
 
-    spreads = spreads and any(one.squares.size for one in sets)
+    spreads = spreads and any(set_targets.squares.size for set_targets in sets)
     shares = shares.copy()
     for sweep in range(SWEEPS):
         change = 0.0
-        for one, aims in zip(sets, sums, strict=True):
-            if spreads and one.squares.size and sweep < SPREADS:  # sums come last
-                shares = _spread(shares, ranges, rows.weights, one.index(rows.cells, rows.names), one.variances)
-            change = max(change, _tilt(shares, ranges, rows, one, aims))
+        for set_targets, aims in zip(sets, sums, strict=True):
+            if spreads and set_targets.squares.size and sweep < SPREADS:  # sums come last
+                index = set_targets.index(rows.cells, rows.names)
+                shares = _spread(shares, ranges, rows.weights, index, set_targets.variances)
+            change = max(change, _tilt(shares, ranges, rows, set_targets, aims))
         if change < CLOSE and not (spreads and sweep < SPREADS):
             break
 
     return shares
 
 
-def _tilt(shares: Floats, ranges: Ranges, rows: RowGroups, one: GroupTargets, aims: Floats) -> float:
+def _tilt(shares: Floats, ranges: Ranges, rows: RowGroups, set_targets: GroupTargets, aims: Floats) -> float:
     """Move values, in place, by a step towards the sums of groups; return the largest logarithm of a factor.
 
     A Newton step in the logarithm of a group's factor f: (aim − sum)/slope, where the slope of the sum is that of the
     logistic tilt, limited to MOST_TILT. `shares` are the places of values in their ranges; `present` are the sums of
     the groups and `aims` the wanted ones, nan without a target.
     """
-    columns, strides = one.layout(rows.names)
+    columns, strides = set_targets.layout(rows.names)
     present, slopes = np.zeros(len(aims)), np.zeros(len(aims))
     loops.sum_values(rows.cells, columns, strides, shares, ranges.low, ranges.span, rows.weights, present, slopes)
     steps = np.divide(aims - present, slopes, out=np.zeros(len(aims)), where=np.isfinite(aims) & (slopes > 0))
@@ -483,8 +490,8 @@ def _spread(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, va
     values, size = ranges.values(shares), len(variances)
     count = np.maximum(np.bincount(index, weights, size), 1e-300)
     means = np.bincount(index, weights * values, size) / count
-    own = np.bincount(index, weights * (values - means[index]) ** 2, size) / count
-    ratio = np.divide(variances, own, out=np.ones(size), where=np.isfinite(variances) & (own > 1e-15))
+    current = np.bincount(index, weights * (values - means[index]) ** 2, size) / count
+    ratio = np.divide(variances, current, out=np.ones(size), where=np.isfinite(variances) & (current > 1e-15))
     factors = np.sqrt(np.clip(ratio, MOST_SPREAD**-2, MOST_SPREAD**2))[index]
     moved = means[index] + factors * (values - means[index])
     inside = np.divide(moved - ranges.low, ranges.span, out=shares.copy(), where=ranges.span > 0)

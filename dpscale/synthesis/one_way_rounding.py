@@ -52,9 +52,9 @@ def match_one_ways(
 def apportion(shares: Floats, count: int) -> Integers:
     """Return whole numbers of sum `count` in proportion to shares, by largest remainders."""
     exact = np.maximum(shares, 0) * (count / max(float(np.maximum(shares, 0).sum()), LEAST_WEIGHT))
-    whole = np.floor(exact).astype(np.int64)
-    whole[np.argsort(whole - exact, kind="stable")[: count - int(whole.sum())]] += 1
-    return whole
+    numbers = np.floor(exact).astype(np.int64)
+    numbers[np.argsort(numbers - exact, kind="stable")[: count - int(numbers.sum())]] += 1
+    return numbers
 
 
 def with_sum(counts: Integers, total: int) -> Integers:
@@ -109,11 +109,11 @@ def _compared(column: Integers32, surplus: Integers) -> Integers:
 def _ascending(values: Floats, first: int) -> Iterator[int]:
     """Yield the positions of the values in ascending order, equal ones in their order; few of them in a time O(n)."""
     if first < len(values):
-        few = np.flatnonzero(values <= np.partition(values, first)[first])
-        yield from few[np.argsort(values[few], kind="stable")].tolist()
+        smallest = np.flatnonzero(values <= np.partition(values, first)[first])
+        yield from smallest[np.argsort(values[smallest], kind="stable")].tolist()
     else:
-        few = np.zeros(0, np.int64)
-    yield from np.argsort(values, kind="stable")[len(few) :].tolist()
+        smallest = np.zeros(0, np.int64)
+    yield from np.argsort(values, kind="stable")[len(smallest) :].tolist()
 
 
 def _fits(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: int) -> Floats:
@@ -257,27 +257,28 @@ class RuleRepair:
     ) -> None:
         """Exchange the values of one attribute between chosen rows and a partner of `count` where both are possible.
 
-        `own` and `other` are the rows of all possible exchanges, `count` for each chosen row. An exchange must leave
-        both rows possible by the rules between cells first, and then by those between values.
+        `left` (chosen rows) and `right` (their partners) are the rows of all possible exchanges, `count` for each
+        chosen row. An exchange must leave both rows possible by the rules between cells first, and then by those
+        between values.
         """
         partners = (stream.uniforms(len(chosen) * count) * len(rows)).astype(np.int64)
-        own, other = np.repeat(rows[chosen], count, axis=0), rows[partners]  # both rows of every possible exchange
-        apart = np.abs(own - other) / self._sizes
+        left, right = np.repeat(rows[chosen], count, axis=0), rows[partners]
+        apart = np.abs(left - right) / self._sizes
         # the product of what is exchanged and how different the rows are otherwise: pairs of attributes change least
         change = apart[:, column] * (apart.sum(axis=1) - apart[:, column])
-        own[:, column], other[:, column] = other[:, column], own[:, column].copy()
+        left[:, column], right[:, column] = right[:, column], left[:, column].copy()
 
-        fits = np.flatnonzero(~(self._breaks(own) | self._breaks(other)))
+        fits = np.flatnonzero(~(self._breaks(left) | self._breaks(right)))
         order = fits[np.lexsort((change[fits], fits // count))]
         _, first = np.unique(order // count, return_index=True)
         best = order[first]  # the best partner of each row that has one
         _, first = np.unique(partners[best], return_index=True)  # a partner exchanges once
         best = best[np.sort(first)]
         best = best[~np.isin(partners[best], chosen[best // count])]
-        best = best[self._values.are_possible(RowCells.of(self._names, own[best]))]
-        best = best[self._values.are_possible(RowCells.of(self._names, other[best]))]
-        rows[chosen[best // count], column] = own[best, column]
-        rows[partners[best], column] = other[best, column]
+        best = best[self._values.are_possible(RowCells.of(self._names, left[best]))]
+        best = best[self._values.are_possible(RowCells.of(self._names, right[best]))]
+        rows[chosen[best // count], column] = left[best, column]
+        rows[partners[best], column] = right[best, column]
 
     def _breaks(self, rows: Integers32) -> NDArray[np.bool_]:
         """Return which rows violate a rule between cells, shape (n,); rules between values are left out."""

@@ -109,17 +109,17 @@ def compared_sets(requested: Iterable[Columns], sizes: Sequence[int], further: I
     largest = max((len(columns) for columns in [*reduced, *further]), default=0)
     chosen: set[Columns] = set()
     for degree in range(1, largest + 1):
-        every = {inside for columns in reduced for inside in combinations(columns, degree)}
-        small = sorted(columns for columns in every if _cells(columns, sizes) <= MOST_CELLS)
+        subsets = {inside for columns in reduced for inside in combinations(columns, degree)}
+        small = sorted(columns for columns in subsets if _cells(columns, sizes) <= MOST_CELLS)
         chosen.update(evenly_spaced(small, MOST_COMPARED // largest))
         chosen.update(columns for columns in further if len(columns) == degree)
 
-    ordered, cells, kept = sorted(chosen, key=_order), 0, list[Columns]()
+    ordered, cells, selected = sorted(chosen, key=_order), 0, list[Columns]()
     for columns in ordered:
         cells += _cells(columns, sizes)
         if cells <= MOST_TOGETHER:
-            kept.append(columns)
-    return SetLayout(np.array(sizes, np.int64), tuple(kept))
+            selected.append(columns)
+    return SetLayout(np.array(sizes, np.int64), tuple(selected))
 
 
 def _order(columns: Columns) -> tuple[int, Columns]:
@@ -223,12 +223,13 @@ def _residual_test(
 ) -> tuple[float, float]:
     """Return the difference of the residuals in standard errors, and its probability by noise and sampling alone.
 
-    `kept` is r² of the module, `spread` the sum of its three terms, (s² + r²)²/ν, so `freedom` is ν.
+    `sampling_variance` is r² of the module, `spread` the sum of its three terms, (s² + r²)²/ν, so `freedom` is ν.
     """
     sampled = total**2 / rows
-    kept = sampled * math.prod(1 - 1 / size for size in scaled.shape)
-    expected = known.variance + kept
-    spread = (known.variance**2 + 2 * known.variance * kept) / known.freedom + sampled**2 * float((shares**2).sum())
+    sampling_variance = sampled * math.prod(1 - 1 / size for size in scaled.shape)
+    expected = known.variance + sampling_variance
+    by_noise = (known.variance**2 + 2 * known.variance * sampling_variance) / known.freedom
+    spread = by_noise + sampled**2 * float((shares**2).sum())
     ratio, freedom = float((known.difference(scaled) ** 2).sum()) / expected, expected**2 / spread
 
     return math.sqrt(ratio), float(stats.chi2.sf(ratio * freedom, freedom))

@@ -75,19 +75,19 @@ class RowCells:
     def select(self, chosen: Integers) -> RowCells:
         """Return the chosen rows; `chosen` are their places."""
         return RowCells(
-            cells={name: own[chosen] for name, own in self.cells.items()},
-            nulls={name: own[chosen] for name, own in self.nulls.items()},
+            cells={name: values[chosen] for name, values in self.cells.items()},
+            nulls={name: values[chosen] for name, values in self.nulls.items()},
             count=len(chosen),
             bounds={name: (low[chosen], high[chosen]) for name, (low, high) in self.bounds.items()},
         )
 
     def satisfied(self, rule: ValueRule) -> Flags:
         """Return the rows whose cells alone satisfy a rule, or that have a null in it."""
-        found = np.broadcast_to(rule.satisfied_by_cells(self.cells), self.count).copy()
+        flags = np.broadcast_to(rule.satisfied_by_cells(self.cells), self.count).copy()
         for name in rule.clause.names:
             if name in self.nulls:
-                found |= self.nulls[name]
-        return found
+                flags |= self.nulls[name]
+        return flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class RuleValues:
 
     @cached_property
     def _steps(self) -> dict[str, float]:
-        return {name: own.step for rule in self.rules for name, own in rule.ranges.items()}
+        return {name: ranges.step for rule in self.rules for name, ranges in rule.ranges.items()}
 
     @cached_property
     def components(self) -> list[RuleValues]:
@@ -128,14 +128,14 @@ class RuleValues:
         groups = list[tuple[set[str], list[ValueRule]]]()
         for rule in self.rules:
             compared = {name for linear in rule.clause.linear for name in linear.names}
-            names, members, apart = compared, list[ValueRule](), list[tuple[set[str], list[ValueRule]]]()
+            names, members, disjoint = compared, list[ValueRule](), list[tuple[set[str], list[ValueRule]]]()
             for names_of_group, rules in groups:
                 if names_of_group & compared:  # the rule joins all groups with which it has a value in common
                     names = names | names_of_group
                     members += rules
                 else:
-                    apart.append((names_of_group, rules))
-            groups = [*apart, (names, [*members, rule])]
+                    disjoint.append((names_of_group, rules))
+            groups = [*disjoint, (names, [*members, rule])]
         return [RuleValues(rules) for _, rules in groups]
 
     def broken(self, rows: RowCells, values: Values) -> Flags:

@@ -117,9 +117,9 @@ def sets_of(layout: PairLayout, rows: NDArray[np.int32], memory: int, count: flo
     sampling noise of a count C is about √C, and polishing does not reduce it if C is below 1. `rows` is a table
     similar to the `count` rows to be drawn.
     """
-    every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
-    i, j, k = every.T
-    complete = every[layout.used[i, j] & layout.used[i, k] & layout.used[j, k]]
+    triples = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
+    i, j, k = triples.T
+    complete = triples[layout.used[i, j] & layout.used[i, k] & layout.used[j, k]]
     steps = 3 * int(layout.sizes[complete].sum()) * count
     most = len(complete) if steps <= MOST_STEPS else MOST_SETS
     root_sums = loops.count_roots(rows[: max(1, MOST_COUNTED // max(1, len(complete)))], complete, layout.sizes)
@@ -296,12 +296,12 @@ def _rounded(shares: Floats) -> Floats:
 class Polisher(Sweeper):
     """Sweeper with additional feedback towards target counts of larger sets, `aims` of triples and of wide sets."""
 
-    def __init__(self, targets: SetTargets, aims: Floats, wide_aims: Floats, *of: Any) -> None:
-        """Take the target counts of triples and of wide sets; `of` are the arguments of `Sweeper`.
+    def __init__(self, targets: SetTargets, aims: Floats, wide_aims: Floats, *arguments: Any) -> None:
+        """Take the target counts of triples and of wide sets; `arguments` are those of `Sweeper`.
 
         `_own` has the current counts of triples. `_of_laws` flags the cells of wide sets that are laws.
         """
-        super().__init__(*of)
+        super().__init__(*arguments)
         self._sets, self._aims, self._own = targets.triples, aims, np.zeros(targets.triples.cells)
         self._around, self._sets_of = (array.view(np.uint64) for array in (self._sets.around, self._sets.degrees))
         self._threes = np.zeros(6 * self._sets.cells + BEHIND, np.float32)

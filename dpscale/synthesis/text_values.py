@@ -98,7 +98,8 @@ def _texts(pieces: Sequence[Repetition], permuted: slice, keys: Sequence[np.uint
     """
     null, numbers = rows < 0, np.where(rows < 0, 0, rows).astype(np.uint64)
     together = pieces[permuted]
-    places = _permute(numbers, math.prod(one.texts for one in together), keys[:ROUNDS]) if together else numbers
+    texts = math.prod(repetition.texts for repetition in together)
+    places = _permute(numbers, texts, keys[:ROUNDS]) if together else numbers
     letters = []
     for at, piece in enumerate(pieces):
         size = np.uint64(piece.texts)
@@ -154,11 +155,11 @@ def _letters(piece: Repetition, places: Words) -> NDArray[np.uint32]:
 def _joined(points: NDArray[np.uint32], null: NDArray[np.bool_]) -> pa.Array:
     """Return texts from their code points, without those that are 0."""
     points[null] = 0
-    kept = points[points > 0]
+    written = points[points > 0]
     # bytes of each letter in UTF-8: one more from each of these code points on
     sizes = sum((points >= least).astype(np.int32) for least in (1, 1 << 7, 1 << 11, 1 << 16))
     ends = np.cumsum(np.r_[0, np.asarray(sizes).sum(axis=1)]).astype(np.int32)
-    words = kept.astype("<u4").tobytes().decode("utf-32-le").encode()
+    words = written.astype("<u4").tobytes().decode("utf-32-le").encode()
     texts = pa.StringArray.from_buffers(len(points), pa.py_buffer(ends.tobytes()), pa.py_buffer(words))
     if not null.any():
         return texts
