@@ -103,11 +103,11 @@ class Numbers:
         `values` are rounded in the rows where `large` is not zero; the function is therefore computed there again, from
         the integers of `large`.
         """
-        found = function(self.values)
+        results = function(self.values)
         if self.large is not None:
-            apart = self.large != 0
-            found[apart] = function(self.large[apart])
-        return found
+            has_integer = self.large != 0
+            results[has_integer] = function(self.large[has_integer])
+        return results
 
 
 def numbers(column: pa.Array) -> Numbers | None:
@@ -171,12 +171,12 @@ def _large(words: pa.Array, values: NDArray[np.float64]) -> Integers | None:
     if not beyond.any():
         return None
 
-    whole = beyond & _flags(pc.match_substring_regex(words, WHOLE))
-    digits = pc.replace_substring_regex(words.filter(pa.array(whole)), WHOLE, r"\1\2")
-    found = np.zeros(len(values), np.int64)
-    found[whole] = digits.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    is_whole = beyond & _flags(pc.match_substring_regex(words, WHOLE))
+    digits = pc.replace_substring_regex(words.filter(pa.array(is_whole)), WHOLE, r"\1\2")
+    integers = np.zeros(len(values), np.int64)
+    integers[is_whole] = digits.cast(pa.int64()).to_numpy(zero_copy_only=False)
 
-    return found
+    return integers
 
 
 MOMENT = (
@@ -208,8 +208,8 @@ def days(column: pa.Array, zone: str = "", form: str = "") -> Numbers | None:
         return None
 
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
-    found = np.zeros(len(column), np.int64) if types.is_null(kind) else _known(column, zone)
-    return Numbers(found, missing, np.zeros(len(column), dtype=bool))
+    day_numbers = np.zeros(len(column), np.int64) if types.is_null(kind) else _known(column, zone)
+    return Numbers(day_numbers, missing, np.zeros(len(column), dtype=bool))
 
 
 def _known(column: pa.Array, zone: str) -> Integers:
@@ -245,8 +245,8 @@ def _offsets(seconds: Integers, zone: str) -> Integers:
     """
     instants, rows = np.unique(np.minimum(seconds, LAST_SECOND), return_inverse=True)
     known = ZoneInfo(zone)
-    found = [datetime.fromtimestamp(one, known).utcoffset() or timedelta(0) for one in instants.tolist()]
-    return np.array([one // timedelta(seconds=1) for one in found], np.int64)[rows]
+    offsets = [datetime.fromtimestamp(instant, known).utcoffset() or timedelta(0) for instant in instants.tolist()]
+    return np.array([offset // timedelta(seconds=1) for offset in offsets], np.int64)[rows]
 
 
 def _whole(column: pa.Array) -> Integers:
@@ -274,25 +274,25 @@ def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
     Parts of a moment are the groups of the regular expression: y, m, d, h, i and s for the second; z is the offset.
     Only a time with an offset can have another day in `zone`.
     """
-    if not form and (found := _iso_days(texts)) is not None:
-        return Numbers(found, np.zeros(len(found), bool), np.zeros(len(found), bool))
+    if not form and (day_numbers := _iso_days(texts)) is not None:
+        return Numbers(day_numbers, np.zeros(len(day_numbers), bool), np.zeros(len(day_numbers), bool))
 
     words = pc.ascii_trim_whitespace(texts)
     nothing = pc.is_in(pc.ascii_lower(words), value_set=pa.array([*NOTHING, None], pa.large_string()))
     fields = pc.extract_regex(pc.if_else(nothing, "", words), date_pattern(form) if form else MOMENT)
     part = _date_parts(fields)
     missing = np.asarray(nothing.to_numpy(zero_copy_only=False), dtype=bool)
-    found = _civil(part["y"], part["m"], part["d"])
-    right = _is_day(part, found) & ~missing
+    day_numbers = _civil(part["y"], part["m"], part["d"])
+    is_date = _is_day(part, day_numbers) & ~missing
     offsets = pc.struct_field(fields, "z").fill_null("")
-    away = np.asarray(pc.not_equal(offsets, "").to_numpy(zero_copy_only=False), dtype=bool) & right
+    has_offset = np.asarray(pc.not_equal(offsets, "").to_numpy(zero_copy_only=False), dtype=bool) & is_date
 
-    if away.any():
-        seconds = found * DAY + part["h"] * 3600 + part["i"] * 60 + part["s"] - _seconds(offsets)
-        instants = pa.array(seconds[away], pa.timestamp("s", "UTC"))
-        found[away] = _known(instants, zone)
+    if has_offset.any():
+        seconds = day_numbers * DAY + part["h"] * 3600 + part["i"] * 60 + part["s"] - _seconds(offsets)
+        instants = pa.array(seconds[has_offset], pa.timestamp("s", "UTC"))
+        day_numbers[has_offset] = _known(instants, zone)
 
-    return Numbers(np.where(right, found, 0), missing, ~(right | missing))
+    return Numbers(np.where(is_date, day_numbers, 0), missing, ~(is_date | missing))
 
 
 def _date_parts(fields: pa.StructArray) -> dict[str, Integers]:
@@ -325,11 +325,11 @@ def _civil(year: Integers, month: Integers, day: Integers) -> Integers:
     return months.astype("datetime64[D]").astype(np.int64) + day - 1
 
 
-def _is_day(part: dict[str, Any], found: Integers) -> Flags:
+def _is_day(parts: dict[str, Any], day_numbers: Integers) -> Flags:
     """Return whether the month has that day and the day that time; unparsed rows have year 0."""
-    month = found.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
-    date = (part["y"] > 0) & (part["m"] == month) & (part["m"] > 0) & (part["d"] > 0)
-    return np.asarray(date & (part["h"] < 24) & (part["i"] < 60) & (part["s"] < 60))
+    month = day_numbers.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+    date = (parts["y"] > 0) & (parts["m"] == month) & (parts["m"] > 0) & (parts["d"] > 0)
+    return np.asarray(date & (parts["h"] < 24) & (parts["i"] < 60) & (parts["s"] < 60))
 
 
 def _seconds(offsets: pa.Array) -> Integers:
@@ -337,8 +337,8 @@ def _seconds(offsets: pa.Array) -> Integers:
     digits = pc.replace_substring(pc.replace_substring(offsets, ":", ""), "+", "")
     digits = pc.replace_substring_regex(digits, r"^(-?\d\d)$", r"\100")  # group 1, then two zeros
     signed = pc.match_substring_regex(digits, r"^-?\d{4}$")
-    whole = np.asarray(pc.if_else(signed, digits, "0").cast(pa.int64()))
-    return np.sign(whole) * (np.abs(whole) // 100 * 3600 + np.abs(whole) % 100 * 60)
+    hours_minutes = np.asarray(pc.if_else(signed, digits, "0").cast(pa.int64()))
+    return np.sign(hours_minutes) * (np.abs(hours_minutes) // 100 * 3600 + np.abs(hours_minutes) % 100 * 60)
 
 
 def node_cells(level: TreeLevel, texts: Any) -> Integers:
@@ -384,19 +384,19 @@ def path_texts(columns: list[Any]) -> Any:
     decoded = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column for column in columns
     ]
-    parts = [one.cast(pa.large_string()).fill_null("") for one in decoded]
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(SEPARATOR, pa.large_string()))
-    empty = pc.equal(joined, SEPARATOR * (len(parts) - 1))
+    texts = [column.cast(pa.large_string()).fill_null("") for column in decoded]
+    joined = pc.binary_join_element_wise(*texts, pa.scalar(SEPARATOR, pa.large_string()))
+    empty = pc.equal(joined, SEPARATOR * (len(texts) - 1))
     return pc.if_else(empty, pa.scalar(None, pa.large_string()), joined)
 
 
 @njit(cache=True, nogil=True)
 def _hash(data: Bytes, start: int, end: int) -> Any:
     """Return a hash of some bytes whose low bits depend on all of them."""
-    found = OFFSET
+    code = OFFSET
     for at in range(start, end):
-        found = (found ^ np.uint64(data[at])) * PRIME
-    return found ^ (found >> np.uint64(32))
+        code = (code ^ np.uint64(data[at])) * PRIME
+    return code ^ (code >> np.uint64(32))
 
 
 @njit(cache=True, nogil=True)
@@ -478,12 +478,12 @@ def _uuid_texts(column: pa.Array) -> pa.Array:
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     letters = np.stack([digits[octets >> 4], digits[octets & 15]], axis=2).reshape(len(octets), -1)
     texts = np.insert(letters, [2 * place for place in DASHES], ord("-"), axis=1)
-    whole = pa.FixedSizeBinaryArray.from_buffers(
+    binary = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(texts.shape[1]), len(texts), [None, pa.py_buffer(np.ascontiguousarray(texts).tobytes())]
     )
-    found = whole.cast(pa.large_binary()).view(pa.large_string())
+    uuids = binary.cast(pa.large_binary()).view(pa.large_string())
 
-    return pa.compute.if_else(column.is_valid(), found, None) if column.null_count else found
+    return pa.compute.if_else(column.is_valid(), uuids, None) if column.null_count else uuids
 
 
 @lru_cache(maxsize=16)  # many files of a folder have the same value

@@ -79,11 +79,11 @@ class database_faults:  # noqa: N801, a context manager
         """
         if error is None or not isinstance(error, Exception) or isinstance(error, DpscaleError):
             return
-        made = MemoryError() if out_of_memory(error) else _sentence(self.address, error)
+        raised = MemoryError() if out_of_memory(error) else _sentence(self.address, error)
         try:
-            raise made
+            raise raised
         finally:
-            made.__cause__ = made.__context__ = None
+            raised.__cause__ = raised.__context__ = None
 
 
 def _sentence(address: DatabaseAddress, error: Exception) -> DpscaleError:
@@ -94,7 +94,7 @@ def _sentence(address: DatabaseAddress, error: Exception) -> DpscaleError:
                          "pip install 'dpscale[databases]'")  # fmt: skip
     text = f"state {getattr(error, 'sqlstate', '')} {error}".lower()
     for fragments, got, takes, remedy in FAULTS:
-        if any(one in text for one in fragments):
+        if any(fragment in text for fragment in fragments):
             return DataError(FIELD, f"{address} {got}", takes, remedy)
     return Unreadable(FIELD, f"{address} cannot be read ({type(error).__name__})", "a database that can be reached",
                       "check the address, the query and the server, and run again")  # fmt: skip
@@ -153,7 +153,7 @@ class OpenRows(OpenFile):
         stored = column.storage if isinstance(column, pa.ExtensionArray) else column
         try:
             if pa.types.is_fixed_size_binary(stored.type):
-                return pa.array([None if one is None else _uuid(one) for one in stored.to_pylist()], kind)
+                return pa.array([None if value is None else _uuid(value) for value in stored.to_pylist()], kind)
             return pc.cast(stored, kind)
         except pa.ArrowException:
             pass

@@ -204,15 +204,15 @@ def _together(sets: Sequence[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]
 
     A statement has at most MOST_TOGETHER sets and MOST_GROUPED columns.
     """
-    some, names = list[tuple[str, ...]](), set[str]()
-    for one in sets:
-        if some and (len(some) == MOST_TOGETHER or len(names.union(one)) > MOST_GROUPED):
-            yield some
-            some, names = [], set()
-        some.append(one)
-        names.update(one)
-    if some:
-        yield some
+    statement, columns = list[tuple[str, ...]](), set[str]()
+    for names_of_set in sets:
+        if statement and (len(statement) == MOST_TOGETHER or len(columns.union(names_of_set)) > MOST_GROUPED):
+            yield statement
+            statement, columns = [], set()
+        statement.append(names_of_set)
+        columns.update(names_of_set)
+    if statement:
+        yield statement
 
 
 def _grouping(names: Sequence[str], grouped: Sequence[str]) -> int:
@@ -257,14 +257,14 @@ class HashingConnection(Connection):
         return RangeContent(rows, (words[0], words[1]), places)
 
     def has_content(self, part: Range, content: RangeContent) -> bool:
-        found = self._sums([self.place_hash], f"{self.rows}{self.condition(part)}")
-        return found == [content.rows, content.places]
+        counted = self._sums([self.place_hash], f"{self.rows}{self.condition(part)}")
+        return counted == [content.rows, content.places]
 
     def _sums(self, hashes: Sequence[str], rows: str) -> list[int]:
         """Return the number of some rows, and the sums of hashes."""
-        sums = ", ".join(f"CAST(sum({one}) AS VARCHAR)" for one in hashes)
-        number, *found = self.ask(f"SELECT count(*), {sums} FROM {rows}")
-        return [int(number), *(int(one or 0) % WORD for one in found)]
+        sums = ", ".join(f"CAST(sum({expression}) AS VARCHAR)" for expression in hashes)
+        number, *sums_of_hashes = self.ask(f"SELECT count(*), {sums} FROM {rows}")
+        return [int(number), *(int(total or 0) % WORD for total in sums_of_hashes)]
 
     def groups(self, sets: Sequence[tuple[str, ...]], part: Range) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
         """Yield counts of records by the values of sets of columns: (set, batch of values with counts).
@@ -336,13 +336,13 @@ class PostgresConnection(HashingConnection):
 
     def _set(self, statements: Sequence[str]) -> None:
         with self.open.cursor() as cursor:
-            for one in statements:
-                cursor.execute(one)
+            for statement in statements:
+                cursor.execute(statement)
 
     def _has_pages(self) -> bool:
         """Return whether the rows are those of one stored table."""
-        found = "relkind IN ('r', 'm') AND NOT relhassubclass"
-        return bool(self.ask(f"SELECT {found} FROM pg_class WHERE oid = {self._relation}")[0])
+        condition = "relkind IN ('r', 'm') AND NOT relhassubclass"
+        return bool(self.ask(f"SELECT {condition} FROM pg_class WHERE oid = {self._relation}")[0])
 
     @property
     def _relation(self) -> str:
@@ -373,7 +373,7 @@ class PostgresConnection(HashingConnection):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([pa.field(one.name, _postgres_kind(one)) for one in self._columns])
+        return pa.schema([pa.field(column.name, _postgres_kind(column)) for column in self._columns])
 
     def ask(self, sql: str) -> tuple[Any, ...]:
         with self.open.cursor() as cursor:
@@ -460,7 +460,7 @@ class DuckConnection(HashingConnection):
     @property
     def row_text(self) -> str:
         texts = [f"CAST({name} AS VARCHAR)" for name in self.names]
-        return " || ".join(f"coalesce(length({one}) || ':' || {one}, '-')" for one in texts)
+        return " || ".join(f"coalesce(length({text}) || ':' || {text}, '-')" for text in texts)
 
     @property
     def place_hash(self) -> str:
@@ -468,13 +468,13 @@ class DuckConnection(HashingConnection):
 
     @cached_property
     def schema(self) -> pa.Schema:
-        found = self._arrow(f"SELECT * FROM {self.rows} LIMIT 0", 1).schema
-        return pa.schema([pa.field(one.name, one.type.value_type if pa.types.is_dictionary(one.type) else one.type)
-                          for one in found])  # fmt: skip
+        schema = self._arrow(f"SELECT * FROM {self.rows} LIMIT 0", 1).schema
+        kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in schema.types]
+        return pa.schema(list(map(pa.field, schema.names, kinds)))
 
     def _arrow(self, sql: str, rows: int) -> pa.RecordBatchReader:
-        found = self.open.sql(sql)
-        return (getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader)(rows)
+        relation = self.open.sql(sql)
+        return (getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader)(rows)
 
     def ask(self, sql: str) -> tuple[Any, ...]:
         [row] = self.open.execute(sql).fetchall()
@@ -518,14 +518,14 @@ class SqliteConnection(Connection):
         [number] = self.ask(
             f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{name}' COLLATE NOCASE"
         )
-        return bool(number) and "rowid" not in [one.lower() for one in self._declared]
+        return bool(number) and "rowid" not in [column.lower() for column in self._declared]
 
     @cached_property
     def _declared(self) -> dict[str, str]:
         """Declared types of the columns; empty for expressions."""
         self.open.execute(f"CREATE TEMP VIEW IF NOT EXISTS dpscale_rows AS SELECT * FROM {self.rows}")
-        found = self.open.execute("PRAGMA table_info(dpscale_rows)").fetchall()
-        return {name.decode(): kind.decode().upper() for _, name, kind, *_ in found}
+        columns = self.open.execute("PRAGMA table_info(dpscale_rows)").fetchall()
+        return {name.decode(): kind.decode().upper() for _, name, kind, *_ in columns}
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -534,8 +534,8 @@ class SqliteConnection(Connection):
 
     def _kind_of_values(self, name: str) -> pa.DataType:
         """Return the type of a column without a declared one, which that of its values decides."""
-        one = quoted_name(name)
-        sql = f"SELECT DISTINCT typeof({one}) FROM {self.rows} WHERE {one} IS NOT NULL"
+        column = quoted_name(name)
+        sql = f"SELECT DISTINCT typeof({column}) FROM {self.rows} WHERE {column} IS NOT NULL"
         kinds = {kind.decode() for [kind] in self.open.execute(sql)}
         known = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string()}
         if kinds == {"integer", "real"}:
@@ -576,7 +576,7 @@ class SqliteConnection(Connection):
         kinds = [pa.int64() if name == COUNTED else self.schema.field(name).type for name in names]
         cursor = self.open.execute(sql)
         while batch := cursor.fetchmany(rows):
-            arrays = [_sqlite_array(*one) for one in zip(names, kinds, zip(*batch, strict=True), strict=True)]
+            arrays = [_sqlite_array(*column) for column in zip(names, kinds, zip(*batch, strict=True), strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, list(names))
 
     def close(self) -> None:
@@ -608,7 +608,7 @@ def _sqlite_array(name: str, kind: pa.DataType, values: Sequence[object]) -> pa.
             return pa.array(values, pa.binary()).cast(kind)
         if pa.types.is_boolean(kind):
             numbers = pa.array(values, pa.int64())
-            return pa.array([None if one is None else {0: False, 1: True}[one] for one in numbers.to_pylist()], kind)
+            return pa.array([None if n is None else {0: False, 1: True}[n] for n in numbers.to_pylist()], kind)
         return pa.array(values, kind)
     except (pa.ArrowException, KeyError, TypeError, UnicodeError):
         pass
@@ -618,20 +618,20 @@ def _sqlite_array(name: str, kind: pa.DataType, values: Sequence[object]) -> pa.
 
 def gathered(reader: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of small batches in batches of about `rows` rows."""
-    held: list[pa.RecordBatch] = []
+    waiting: list[pa.RecordBatch] = []
     for batch in reader:
-        held.append(batch)
-        if sum(map(len, held)) >= rows:
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
-            held = []
-    if held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= rows:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting = []
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def names_of(table: str) -> list[str]:
     """Return the parts of the name of a table, of which each may be quoted."""
-    found = re.findall(r'"((?:[^"]|"")*)"|([^.]+)', table.strip())
-    return [(inside.replace('""', '"') or plain).strip() for inside, plain in found]
+    parts = re.findall(r'"((?:[^"]|"")*)"|([^.]+)', table.strip())
+    return [(inside.replace('""', '"') or plain).strip() for inside, plain in parts]
 
 
 def quoted_name(name: str) -> str:
@@ -687,7 +687,7 @@ class WarehouseConnection(Connection):
         return self.content(part) == content
 
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
-        names, order = (", ".join(map(self.quoted_name, own)) for own in (columns, self.schema.names))
+        names, order = (", ".join(map(self.quoted_name, listed)) for listed in (columns, self.schema.names))
         sql = f"SELECT {names} FROM {self.rows}{self.condition(part)} ORDER BY {order}"
         yield from gathered(self.answer(sql, columns), rows)
 

@@ -110,8 +110,8 @@ class OpenDelimited(OpenFile):
     def _check_width(self) -> None:
         """Raise DataError if a file without a header has a different number of columns than the given names."""
         names = self.dialect.names
-        if names and len(found := _first_line(self.path, self.dialect, self.delimiter)) != len(names):
-            raise DataError("data.names", f"{len(names)} names for the {len(found)} columns of {self.path}",
+        if names and len(fields := _first_line(self.path, self.dialect, self.delimiter)) != len(names):
+            raise DataError("data.names", f"{len(names)} names for the {len(fields)} columns of {self.path}",
                             "a name for every column", "name all columns in order")  # fmt: skip
 
 
@@ -144,7 +144,8 @@ class _Blocks(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes; empty at the end."""
+        """Return at most `size` bytes, without empty lines before a header; empty at the end."""
+        # one byte remains for what follows a carriage return at the end
         room = size - 1 if size > 1 else size
         block = self._block(room)
         while self._skips_empty and block:
@@ -182,11 +183,11 @@ class _Blocks(io.RawIOBase):
             return self._take(size)
 
         while lines := self._take(size):
-            whole = lines.rpartition(b"\n")
-            if len(lines) == size and whole[1]:
-                lines, self._rest = whole[0] + whole[1], whole[2] + self._rest
-            if found := self._without_comments(lines):
-                return found
+            complete = lines.rpartition(b"\n")
+            if len(lines) == size and complete[1]:
+                lines, self._rest = complete[0] + complete[1], complete[2] + self._rest
+            if kept_lines := self._without_comments(lines):
+                return kept_lines
         return b""
 
     def _without_comments(self, lines: bytes) -> bytes:
@@ -201,16 +202,16 @@ class _Blocks(io.RawIOBase):
     def _take(self, size: int) -> bytes:
         """Return the next `size` bytes, first those of `_rest`; fewer at the end of the file."""
         if self._rest:
-            found, self._rest = self._rest[:size], self._rest[size:]
-            return found if len(found) == size else found + bytes(self._text.read(size - len(found)))
+            taken, self._rest = self._rest[:size], self._rest[size:]
+            return taken if len(taken) == size else taken + bytes(self._text.read(size - len(taken)))
         return bytes(self._text.read(size))
 
     def _skip_line(self) -> None:
         """Skip the bytes up to and including the next line feed; quotes have no effect on it."""
         while block := self._take(HEAD_BYTES):
-            _, end, rest = block.partition(b"\n")
+            _, end, after = block.partition(b"\n")
             if end:
-                self._rest = rest + self._rest
+                self._rest = after + self._rest
                 return
 
 
@@ -387,8 +388,8 @@ class DelimitedFormat(RecordFormat):
 
     def other_delimiter(self, start: bytes) -> str:
         first = start.partition(b"\n")[0]
-        found = [mark for mark in ";\t|" if mark != self.delimiter and mark.encode() in first]
-        return found[0] if found and self.delimiter.encode() not in first else ""
+        marks = [mark for mark in ";\t|" if mark != self.delimiter and mark.encode() in first]
+        return marks[0] if marks and self.delimiter.encode() not in first else ""
 
 
 CSV, TSV = DelimitedFormat("csv", ","), DelimitedFormat("tsv", "\t")

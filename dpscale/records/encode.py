@@ -167,8 +167,8 @@ def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped:
 
 def _refused(attribute: Attribute, worst: int) -> RefusedValue:
     """Return the error for a refused code of an attribute, with the code for the choice of the worst one."""
-    found, takes, remedy = REASONS[worst](attribute)
-    error = RefusedValue(f"data column {attribute.name!r}", found, takes, remedy)
+    got, takes, remedy = REASONS[worst](attribute)
+    error = RefusedValue(f"data column {attribute.name!r}", got, takes, remedy)
     error.worst = worst
     return error
 
@@ -181,13 +181,13 @@ def _null(attribute: Attribute) -> tuple[str, str, str]:
 
 def _unparsable(attribute: Attribute) -> tuple[str, str, str]:
     """Return what was read, what was expected and the remedy, for a text that is no number or date."""
-    what = "date" if attribute.kind == "date" else "number"
+    kind = "date" if attribute.kind == "date" else "number"
     choices = '"drop"' if attribute.kind == "number" else '"category" or "drop"'
     remedy = f"set unparsable = {choices} for {field_name(attribute)}"
     if attribute.kind == "date":
-        stated = 'format = "%d.%m.%Y" or as the texts are written'
-        remedy = f"set {stated}, or unparsable = {choices}, for {field_name(attribute)}"
-    return f"a text that is no {what}", f"{what}s", remedy
+        formats = 'format = "%d.%m.%Y" or as the texts are written'
+        remedy = f"set {formats}, or unparsable = {choices}, for {field_name(attribute)}"
+    return f"a text that is no {kind}", f"{kind}s", remedy
 
 
 def _beyond(attribute: Attribute) -> tuple[str, str, str]:
@@ -340,12 +340,12 @@ def _rounded(steps: NDArray[Any], values: NDArray[Any], exact: Callable[[Fractio
     `steps` are quotients of floats, so that a quotient within TIE of one half may be on the wrong side of it.
     """
     below = np.floor(steps)  # adding one half would round large numbers
-    rest = steps - below
-    found = below + (rest >= 0.5)
-    near = np.flatnonzero((np.abs(rest - 0.5) < TIE) & (values != np.rint(values)))
-    for place in near.tolist():
-        found[place] = math.floor(exact(Fraction(repr(float(values[place])))) + Fraction(1, 2))
-    return found
+    fraction = steps - below
+    rounded = below + (fraction >= 0.5)
+    near_ties = np.flatnonzero((np.abs(fraction - 0.5) < TIE) & (values != np.rint(values)))
+    for place in near_ties.tolist():
+        rounded[place] = math.floor(exact(Fraction(repr(float(values[place])))) + Fraction(1, 2))
+    return rounded
 
 
 def _steps(number: Number, values: NDArray[Any]) -> Integers:
@@ -423,8 +423,8 @@ def _listed_cells(attribute: Attribute, texts: pa.Array, values: Sequence[str]) 
 def _composed(texts: pa.Array) -> pa.Array:
     """Return texts in Unicode's form NFC, each on its own; bytes that are not UTF-8 stay as they are."""
     raw = texts.cast(pa.large_binary()).to_pylist()
-    whole = [unicodedata.normalize("NFC", text.decode("utf-8", "surrogateescape")) for text in raw]
-    return pa.array([text.encode("utf-8", "surrogateescape") for text in whole]).cast(pa.large_binary()).view(
+    composed = [unicodedata.normalize("NFC", text.decode("utf-8", "surrogateescape")) for text in raw]
+    return pa.array([text.encode("utf-8", "surrogateescape") for text in composed]).cast(pa.large_binary()).view(
         pa.large_string())  # fmt: skip
 
 
@@ -448,8 +448,8 @@ def _beginnings(texts: pa.Array, length: int) -> pa.Array:
     try:
         return pc.utf8_slice_codeunits(texts, 0, length)
     except pa.ArrowInvalid:
-        whole = texts.cast(pa.large_binary()).to_pylist()
-        cut = [None if one is None else one.decode("utf-8", "replace")[:length] for one in whole]
+        values = texts.cast(pa.large_binary()).to_pylist()
+        cut = [None if value is None else value.decode("utf-8", "replace")[:length] for value in values]
         return pa.array(cut, pa.large_string())
 
 

@@ -74,10 +74,10 @@ def fetched_bytes(path: str, size: int, ranges: Iterable[tuple[int, int]]) -> It
     with opening(path, ahead=0) as file:
         for first, end in ranges:
             file.seek(first)
-            found = file.read(end - first)
-            if len(found) != end - first:
+            content = file.read(end - first)
+            if len(content) != end - first:
                 raise OSError(errno.EIO, "the file ends too early")
-            sparse[first:end] = found
+            sparse[first:end] = content
 
     yield pa.py_buffer(sparse)
 

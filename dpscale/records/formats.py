@@ -58,11 +58,11 @@ def format_named(name: str) -> RecordFormat:
 @cache
 def endings() -> dict[str, RecordFormat]:
     """Return the formats of dpscale by the endings of file names, compressed files included."""
-    found: dict[str, RecordFormat] = {}
-    for one in map(format_named, FORMATS):
-        for codec in ("", *CODECS) if one.compressed else ("",):
-            found |= {suffix + codec: one for suffix in one.suffixes}
-    return found
+    formats: dict[str, RecordFormat] = {}
+    for kind in map(format_named, FORMATS):
+        for codec in ("", *CODECS) if kind.compressed else ("",):
+            formats |= {suffix + codec: kind for suffix in kind.suffixes}
+    return formats
 
 
 def format_of(path: str, named: str = "") -> RecordFormat | None:
@@ -71,7 +71,7 @@ def format_of(path: str, named: str = "") -> RecordFormat | None:
         return DATABASE
     if named:
         return format_named(named)
-    return next((one for suffix, one in endings().items() if path.lower().endswith(suffix)), None)
+    return next((kind for suffix, kind in endings().items() if path.lower().endswith(suffix)), None)
 
 
 def is_data(path: str) -> bool:
@@ -85,7 +85,7 @@ def accepted_formats() -> str:
 
 
 def _listed(formats: Iterable[RecordFormat]) -> str:
-    titles = [one.title for one in formats]
+    titles = [kind.title for kind in formats]
     return " or ".join([", ".join(titles[:-1]), titles[-1]] if len(titles) > 1 else titles)
 
 
@@ -94,25 +94,26 @@ def check_formats(files: Iterable[str], dialect: Dialect = PLAIN) -> None:
 
     Files of several formats are usually two copies of one table, which would be counted twice.
     """
-    found: dict[str, RecordFormat] = {}
+    formats_by_title: dict[str, RecordFormat] = {}
     for file in files:
-        if one := format_of(file, dialect.format):
-            found[(COMPRESSED[codec_of(file)] if one.compressed else "") + one.title] = one
+        if file_format := format_of(file, dialect.format):
+            compression = COMPRESSED[codec_of(file)] if file_format.compressed else ""
+            formats_by_title[compression + file_format.title] = file_format
 
-    if len(found) > 1:
+    if len(formats_by_title) > 1:
         names = format_names()
-        titles = sorted(found, key=lambda title: (names.index(found[title].name), title))
+        titles = sorted(formats_by_title, key=lambda title: (names.index(formats_by_title[title].name), title))
         raise DataError("data.path", f"{' and '.join(titles)} files together", "files of one format",
                         "select one format, for example FOLDER/*.parquet, or convert the others")  # fmt: skip
 
-    [(title, kind)] = found.items()
-    given = [
-        one.name
-        for one in fields(Dialect)
-        if one.name not in ("format", "most_page") and getattr(dialect, one.name) != one.default
+    [(title, kind)] = formats_by_title.items()
+    options = [
+        option.name
+        for option in fields(Dialect)
+        if option.name not in ("format", "most_page") and getattr(dialect, option.name) != option.default
     ]
-    if wrong := [name for name in given if name not in kind.options]:
-        takes = _listed(one for one in map(format_named, FORMATS) if wrong[0] in one.options)
+    if wrong := [name for name in options if name not in kind.options]:
+        takes = _listed(other for other in map(format_named, FORMATS) if wrong[0] in other.options)
         raise DataError(f"data.{wrong[0]}", f"given for {title} files", f"{takes} files", "leave it out")
 
 
@@ -187,9 +188,9 @@ def is_damage(error: BaseException) -> bool:
     """Return whether an error indicates invalid bytes, judged by its type and by the module that raised it."""
     if isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error):
         return True
-    met = isinstance(error, (pa.ArrowInvalid, csv.Error)) or (isinstance(error, OSError) and error.errno is None)
+    of_reader = isinstance(error, (pa.ArrowInvalid, csv.Error)) or (isinstance(error, OSError) and error.errno is None)
     frame = own_frame(error)
-    return met and (frame is None or Path(frame.filename).relative_to(HOUSE).as_posix().startswith(DECODERS))
+    return of_reader and (frame is None or Path(frame.filename).relative_to(HOUSE).as_posix().startswith(DECODERS))
 
 
 def why_broken(path: str, error: object = None, named: str = "") -> str:

@@ -194,18 +194,18 @@ def _plain_column(name: str, column: Any) -> pa.ChunkedArray:
     """Return a column of a frame in a plain type without a dictionary, whose order depends on the frame."""
     stated = str(getattr(column, "dtype", getattr(column, "type", "")))
     try:
-        found = _arrow_column(column)
-        kind = plain_kind(found.type)
+        converted = _arrow_column(column)
+        kind = plain_kind(converted.type)
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         kind = pa.large_binary() if is_bytes(kind) else kind
-        return plain(found).cast(pa.large_string() if is_text(kind) else kind)
+        return plain(converted).cast(pa.large_string() if is_text(kind) else kind)
     except MemoryError:
         raise
     except Exception:  # of the frame's library; its text may contain values
-        several = stated == "object"
-        got = "values of several types" if several else f"type {stated}"
+        is_mixed = stated == "object"
+        got = "values of several types" if is_mixed else f"type {stated}"
         raise DataError(f"data column {name!r}", got, "numbers, texts, dates or times",
-                        "convert it to one type" if several else "convert it") from None  # fmt: skip
+                        "convert it to one type" if is_mixed else "convert it") from None  # fmt: skip
 
 
 def _arrow_column(column: Any) -> pa.ChunkedArray:
@@ -254,21 +254,21 @@ def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
     A column of texts or bytes gives two arrays: the lengths of its values and their bytes. Other columns give the bytes
     of their values.
     """
-    whole = column.combine_chunks()
-    whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
-    if pa.types.is_null(whole.type):
+    values = column.combine_chunks()
+    values = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
+    if pa.types.is_null(values.type):
         return []
 
-    if pa.types.is_boolean(whole.type):
-        whole = whole.cast(pa.uint8())
-    if is_text(whole.type) or is_bytes(whole.type):
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    if is_text(values.type) or is_bytes(values.type):
         # lengths as well: equal bytes may be divided in other ways
-        data, offsets = buffers_of(whole)
+        data, offsets = buffers_of(values)
         return [np.diff(offsets), data[offsets[0] : offsets[-1]]]
-    if not (pa.types.is_primitive(whole.type) or pa.types.is_decimal(whole.type)):
-        raise DataError(f"data column {name!r}", f"type {whole.type}", "numbers, texts, dates or times", "convert it")
+    if not (pa.types.is_primitive(values.type) or pa.types.is_decimal(values.type)):
+        raise DataError(f"data column {name!r}", f"type {values.type}", "numbers, texts, dates or times", "convert it")
 
     # a slice begins at `offset` in the buffer
-    width = whole.type.bit_width // 8
-    stored = whole.buffers()[1]
-    return [np.frombuffer(stored, np.uint8, len(whole) * width, whole.offset * width)] if len(whole) else []
+    width = values.type.bit_width // 8
+    stored = values.buffers()[1]
+    return [np.frombuffer(stored, np.uint8, len(values) * width, values.offset * width)] if len(values) else []

@@ -62,9 +62,9 @@ def _worst(attribute: Attribute, column: pa.Array) -> int:
     return 0
 
 
-def refused_of(domain: Domain, names: Sequence[str], found: Sequence[Worst]) -> RefusedValue | None:
+def refused_of(domain: Domain, names: Sequence[str], refusals: Sequence[Worst]) -> RefusedValue | None:
     """Return one error for all attributes with refused values, in domain order; None if there are none."""
-    codes = dict(zip(names, np.minimum.reduce([one.codes for one in found]).tolist(), strict=True))
+    codes = dict(zip(names, np.minimum.reduce([judged.codes for judged in refusals]).tolist(), strict=True))
     worst = {name: codes[name] for name in domain.axis_names if codes.get(name, 0) < 0}
     return refusal(domain, worst) if worst else None
 
@@ -108,7 +108,7 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
     A `Tally` counts the rows or files of one fault, under its key (attribute, fault). Values are checked only for
     attributes whose columns exist and have a usable type.
     """
-    found, sound = Faults(), list[Attribute]()
+    faults, sound = Faults(), list[Attribute]()
     columns = domain.columns(domain.axis_names)
     present = set(partition.columns() if partition.format.lists_columns else columns)
     kinds = partition.kinds([name for name in columns if name in present])
@@ -117,17 +117,17 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
         absent = next((name for name in axis.columns if name not in present), None)
         fault = _column_fault(kinds, axis) if absent is None else _absence(absent, present)
         if fault:
-            found.add((axis.name, fault), Tally(files={partition.path}))
+            faults.add((axis.name, fault), Tally(files={partition.path}))
         else:
             sound.append(axis)
 
-    for batch in partition.batches(domain.columns(one.name for one in sound)) if sound else ():
-        found.rows += len(next(iter(batch.values())))
-        for one in sound:
-            for fault, tally in _value_faults(one, column_of(one, batch)):
-                found.add((one.name, fault), tally)
+    for batch in partition.batches(domain.columns(attribute.name for attribute in sound)) if sound else ():
+        faults.rows += len(next(iter(batch.values())))
+        for attribute in sound:
+            for fault, tally in _value_faults(attribute, column_of(attribute, batch)):
+                faults.add((attribute.name, fault), tally)
 
-    return found
+    return faults
 
 
 def _absence(name: str, present: Iterable[str]) -> str:
@@ -161,12 +161,12 @@ def _value_faults(attribute: Attribute, column: pa.Array) -> Iterator[tuple[str,
     OUTSIDE, UNPARSABLE and NULL are the codes that `judged` gives to faulty rows.
     """
     cells = judged(attribute, column)
-    what = "date" if attribute.kind == "date" else "number"
-    faults = {OUTSIDE: "values outside the domain", UNPARSABLE: f"texts that are no {what}", NULL: "missing values"}
+    expected = "date" if attribute.kind == "date" else "number"
+    faults = {OUTSIDE: "values outside the domain", UNPARSABLE: f"texts that are no {expected}", NULL: "missing values"}
     for code, fault in faults.items():
-        met = cells == code
-        if met.any():
-            yield fault, Tally(int(met.sum()), examples=set() if code == NULL else _examples(column, met))
+        is_faulty = cells == code
+        if is_faulty.any():
+            yield fault, Tally(int(is_faulty.sum()), examples=set() if code == NULL else _examples(column, is_faulty))
 
 
 def _examples(column: pa.Array, met: NDArray[np.bool_]) -> set[str]:

@@ -159,15 +159,15 @@ def read_delta(path: str, version: int | None) -> Lake:
         table = DeltaTable(path, version=version)
     _check_protocol(table)
     root = plain_path(path) if is_url(path) else path
-    names = [one["name"] for one in json.loads(table.schema().to_json())["fields"]]
-    made = table.version()
-    commit = below(root, f"_delta_log/{made:020}.json")
+    names = [field["name"] for field in json.loads(table.schema().to_json())["fields"]]
+    number = table.version()
+    commit = below(root, f"_delta_log/{number:020}.json")
     columns = tuple(name for name in names if name not in table.metadata().partition_columns)
 
     return Lake(
         kind="delta",
         uuid=str(table.metadata().id),
-        version=made,
+        version=number,
         commit=commit,
         root=root,
         files=_files(table, root),
@@ -178,15 +178,15 @@ def read_delta(path: str, version: int | None) -> Lake:
 def _check_protocol(table: Any) -> None:
     """Raise DataError if the version requires a reader feature that is not supported."""
     protocol = table.protocol()
-    asked = set(protocol.reader_features or ()) - DONE
+    missing = set(protocol.reader_features or ()) - DONE
     if (
         protocol.min_reader_version == 2
         or table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
     ):
-        asked.add("columnMapping")
+        missing.add("columnMapping")
 
-    if asked:
-        features = " and ".join(WORDS.get(one, f"the feature {one}") for one in sorted(asked))
+    if missing:
+        features = " and ".join(WORDS.get(feature, f"the feature {feature}") for feature in sorted(missing))
         raise DataError(FIELD, f"a Delta table with {features}", "a table without reader features",
                         "write its rows to another table (in Spark: CREATE TABLE … AS SELECT)")  # fmt: skip
 
@@ -205,7 +205,7 @@ def _files(table: Any, root: str) -> tuple[File, ...]:
         for row in rows
     )
     # a shallow clone refers to files of another table
-    if {plain_path(file.path) for file in files} != {plain_path(one) for one in table.file_uris()}:
+    if {plain_path(file.path) for file in files} != {plain_path(uri) for uri in table.file_uris()}:
         raise DataError(
             FIELD,
             "a Delta table with files of another table",
@@ -223,21 +223,21 @@ def read_iceberg(path: str, version: int | None) -> Lake:
     from pyiceberg.table import StaticTable
 
     table = StaticTable.from_metadata(_metadata(path), properties=READER if is_url(path) else {})
-    found = table.current_snapshot() if version is None else table.snapshot_by_id(version)
-    if found is None:
+    snapshot = table.current_snapshot() if version is None else table.snapshot_by_id(version)
+    if snapshot is None:
         got = f"no snapshot {version}" if version is not None else "a table without a snapshot"
         raise DataError("data.version", got, "the id of a snapshot", "see the history of the table")
 
-    schema = table.schema() if found.schema_id is None else table.schemas()[found.schema_id]
-    unsure = _unsure([one for one in table.metadata.schemas if one.schema_id <= schema.schema_id])
+    schema = table.schema() if snapshot.schema_id is None else table.schemas()[snapshot.schema_id]
+    unsure = _unsure([earlier for earlier in table.metadata.schemas if earlier.schema_id <= schema.schema_id])
     columns = tuple(field.name for field in schema.fields if not field.required and field.name not in unsure)
-    files = tuple(_file(table, schema, task) for task in table.scan(snapshot_id=found.snapshot_id).plan_files())
+    files = tuple(_file(table, schema, task) for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
 
     return Lake(
         kind="iceberg",
         uuid=str(table.metadata.table_uuid),
-        version=found.snapshot_id,
-        commit=plain_path(found.manifest_list),
+        version=snapshot.snapshot_id,
+        commit=plain_path(snapshot.manifest_list),
         root=plain_path(table.location()),
         files=files,
         columns=columns,
@@ -254,20 +254,20 @@ def _metadata(path: str) -> str:
         return path
 
     folder = f"{path.rstrip('/')}/metadata"
-    names = [one.url for one in listed(folder)] if is_url(path) else _in_folder(folder)
-    found = sorted((int(match[1]), name) for name in names if (match := NUMBERED.fullmatch(os.path.basename(name))))
-    if not found:
+    names = [entry.url for entry in listed(folder)] if is_url(path) else _in_folder(folder)
+    numbered = sorted((int(match[1]), name) for name in names if (match := NUMBERED.fullmatch(os.path.basename(name))))
+    if not numbered:
         raise DataError(
             FIELD, f"no Iceberg table at {path}", "a folder with metadata/, or a metadata file", "check the path"
         )
-    if len(found) > 1 and found[-1][0] == found[-2][0]:
+    if len(numbered) > 1 and numbered[-1][0] == numbered[-2][0]:
         raise DataError(
             FIELD,
-            f"two metadata files with the number {found[-1][0]}; only a catalog knows the current one",
+            f"two metadata files with the number {numbered[-1][0]}; only a catalog knows the current one",
             "a metadata file",
             "name it: PATH/metadata/….metadata.json",
         )
-    return found[-1][1]
+    return numbered[-1][1]
 
 
 def _in_folder(folder: str) -> list[str]:
@@ -282,16 +282,16 @@ def _unsure(schemas: Sequence[Any]) -> dict[str, str]:
     `schemas` are those up to the snapshot's. A field keeps its id when it is renamed, so a name with two ids or an id
     with two names is ambiguous.
     """
-    named: dict[str, set[int]] = {}
-    called: dict[int, set[str]] = {}
+    ids_of: dict[str, set[int]] = {}
+    names_of: dict[int, set[str]] = {}
     unsure = {}
-    for one in (column for schema in schemas for column in schema.fields):
-        named.setdefault(one.name, set()).add(one.field_id)
-        called.setdefault(one.field_id, set()).add(one.name)
-        if one.initial_default is not None:
-            unsure[one.name] = "was added with a default"
+    for column in (column for schema in schemas for column in schema.fields):
+        ids_of.setdefault(column.name, set()).add(column.field_id)
+        names_of.setdefault(column.field_id, set()).add(column.name)
+        if column.initial_default is not None:
+            unsure[column.name] = "was added with a default"
 
-    renamed = {name for name, ids in named.items() if len(ids) > 1 or any(len(called[own]) > 1 for own in ids)}
+    renamed = {name for name, ids in ids_of.items() if len(ids) > 1 or any(len(names_of[id_]) > 1 for id_ in ids)}
     return unsure | dict.fromkeys(sorted(renamed), "was renamed or recreated after some files were written")
 
 
@@ -300,16 +300,16 @@ def _file(table: Any, schema: Any, task: Any) -> File:
     if task.delete_files:
         raise DataError(FIELD, "an Iceberg table with delete files", "a table without delete files",
                         "compact it (in Spark: CALL system.rewrite_data_files), and name the new snapshot")  # fmt: skip
-    one = task.file
-    return File(plain_path(one.file_path), one.file_size_in_bytes, _fixed(table, schema, one))
+    data_file = task.file
+    return File(plain_path(data_file.file_path), data_file.file_size_in_bytes, _fixed(table, schema, data_file))
 
 
 def _fixed(table: Any, schema: Any, file: Any) -> Fixed:
     """Return the column values fixed by a file's partition; only identity transforms fix a value."""
     spec = table.specs()[file.spec_id]
-    known = [(schema.find_field(field.source_id), file.partition[place]) for place, field in enumerate(spec.fields)
+    identities = [(schema.find_field(field.source_id), file.partition[place]) for place, field in enumerate(spec.fields)
              if str(field.transform) == "identity" and field.source_id in schema.field_ids]  # fmt: skip
-    return tuple((one.name, spelled(_value(one.field_type, value))) for one, value in known)
+    return tuple((one.name, spelled(_value(one.field_type, value))) for one, value in identities)
 
 
 def _value(kind: object, value: object) -> object:

@@ -87,8 +87,8 @@ def _tables() -> tuple[NDArray[np.int16], NDArray[np.int8]]:
     A rule is (state, bytes, next state, action). Bytes without a rule lead to FAIL.
     """
     steps = np.full((len(STATES), 256), FAIL << STATE_BITS, np.int16)
-    for state, found, new, action in RULES:
-        steps[STATES.index(state), list(found)] = STATES.index(new) | action << STATE_BITS
+    for state, characters, new, action in RULES:
+        steps[STATES.index(state), list(characters)] = STATES.index(new) | action << STATE_BITS
     effects = [EFFECTS.get(action, (-1, 0, 0)) for action in range(1 << ACTION_BITS)]
     return steps.ravel(), np.array(effects, np.int8)
 
@@ -235,12 +235,14 @@ def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
             spans[member, column + 1] = out
 
 
-def _match(data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: Integers32, found: Integers32) -> bool:
+def _match(
+    data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: Integers32, matched: Integers32
+) -> bool:
     """Find the member of each column in each object; return False if an object has a key twice.
 
     The keys of the first `columns` members are the requested columns. `slots` is an empty hash table (-1) of members,
-    in which those of earlier objects count as absent. The output `found` of shape (columns, rows) is -1 as before where
-    an object lacks a column.
+    in which those of earlier objects count as absent. The output `matched` of shape (columns, rows) is -1 as before
+    where an object lacks a column.
 
     `spans` has the start and end of each member's key and value in `data`; the members of row r are those from rows[r]
     up to rows[r + 1]. The row -1 of the loop enters the requested columns themselves as keys.
@@ -270,11 +272,11 @@ def _match(data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: 
                     place += 1
 
                 # the same key twice in an object, or a requested column twice
-                if same and (other >= columns or row < 0 or found[other, row] >= 0):
+                if same and (other >= columns or row < 0 or matched[other, row] >= 0):
                     return False
                 # the key of a requested column: its member in this object
                 if same:
-                    found[other, row] = member
+                    matched[other, row] = member
                     break
                 slot = (slot + 1) & mask
 
@@ -351,11 +353,11 @@ class _Block:
         chosen = self.rows[start : start + rows + 1]
         # the largest object
         most = int(np.diff(chosen).max(initial=0)) + self.columns
-        found = np.full((self.columns, len(chosen) - 1), -1, np.int32)
+        members = np.full((self.columns, len(chosen) - 1), -1, np.int32)
         slots = np.full(1 << (2 * most).bit_length(), -1, np.int32)
-        if not _compiled(_match)(self.data, chosen, self.spans, self.columns, slots, found):
+        if not _compiled(_match)(self.data, chosen, self.spans, self.columns, slots, members):
             raise _refused(self.path, REPEATED)
-        return found
+        return members
 
     def texts(self, members: Integers32, column: int = VALUE) -> pa.Array:
         """Return the values of members, or their keys, as texts.
@@ -390,12 +392,12 @@ class OpenNdjson(OpenFile):
     @cached_property
     def names(self) -> Sequence[str]:  # type: ignore[override]
         """Keys of all lines in the order of their first occurrence; reads the file."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for text in self._lines(0, None):
             block = _Block(self.path, text, ())
             keys = block.texts(np.arange(block.rows[-1], dtype=np.int32), KEY)
-            found |= dict.fromkeys(pc.unique(keys).to_pylist())
-        return list(found)
+            names |= dict.fromkeys(pc.unique(keys).to_pylist())
+        return list(names)
 
     def groups(self) -> list[int]:
         """Return the estimated number of rows of each range of bytes; a compressed file has one."""
@@ -419,7 +421,7 @@ class OpenNdjson(OpenFile):
             for start in range(0, len(block), rows):
                 members = block.members(start, rows)
                 texts = zip(columns, map(block.texts, members), strict=True)
-                arrays = {name: one if name == ids else one.dictionary_encode() for name, one in texts}
+                arrays = {name: column if name == ids else column.dictionary_encode() for name, column in texts}
                 yield pa.RecordBatch.from_pydict(arrays or {"": pa.nulls(members.shape[1])})
 
     def _lines(self, start: int, end: int | None) -> Iterator[bytes]:

@@ -80,16 +80,16 @@ class Origin:
     def lake(self, path: str) -> Lake:
         """Return the requested version of a table with a log, or the latest."""
         with _table_errors(path, self.format):
-            found = READERS[self.format](path, self.version)
+            lake = READERS[self.format](path, self.version)
 
-        if not found.files:
+        if not lake.files:
             raise DataError(
                 FIELD,
-                f"{path} has no file at version {found.version}",
+                f"{path} has no file at version {lake.version}",
                 "a table with records",
                 "choose another version",
             )
-        return found
+        return lake
 
 
 def _table(lake: Lake, domain: Domain, dialect: Dialect, where: Where) -> Table:
@@ -190,14 +190,13 @@ def fingerprints(table: Table, footers: bool = False, each: ParallelMap = serial
     if is_database(table.root):
         contents, opened = range_contents(table, each), table.partitions[0].source()
         columns = [f"{name} {opened.kind(name)}" for name in opened.names]
-        sums = [sum(one.words[k] for one in contents) % WORD for k in (0, 1)]
-        rows, content = (
-            sum(one.rows for one in contents),
-            hashlib.sha256("\n".join([*columns, *map(str, sums)]).encode()),
-        )
-        return [(table.root, rows, content.hexdigest())]
+        sums = [sum(content.words[k] for content in contents) % WORD for k in (0, 1)]
+        rows = sum(content.rows for content in contents)
+        digest = hashlib.sha256("\n".join([*columns, *map(str, sums)]).encode())
+        return [(table.root, rows, digest.hexdigest())]
     named = table.partitions[0].dialect.format
-    return [one for chunk in each(partial(_fingerprints, footers, named), _chunks(table.files)) for one in chunk]
+    chunks = each(partial(_fingerprints, footers, named), _chunks(table.files))
+    return [fingerprint for chunk in chunks for fingerprint in chunk]
 
 
 def range_contents(table: Table, each: ParallelMap = serial_map) -> list[RangeContent]:
@@ -208,8 +207,8 @@ def range_contents(table: Table, each: ParallelMap = serial_map) -> list[RangeCo
 
 def content_of_partition(part: Partition) -> RangeContent:
     """Return the content of the rows of a range, as first seen or as it is now."""
-    found: RangeContent = content_of_range(part.path, part.row_groups) if part.seen is None else part.seen
-    return found
+    content: RangeContent = content_of_range(part.path, part.row_groups) if part.seen is None else part.seen
+    return content
 
 
 def as_seen(table: Table, each: ParallelMap) -> Table:
@@ -217,7 +216,7 @@ def as_seen(table: Table, each: ParallelMap) -> Table:
     if not is_database(table.root):
         return table
     contents = each(content_of_partition, table.partitions)
-    parts = [replace(part, seen=one) for part, one in zip(table.partitions, contents, strict=True)]
+    parts = [replace(part, seen=content) for part, content in zip(table.partitions, contents, strict=True)]
     return replace(table, partitions=tuple(parts))
 
 
@@ -240,11 +239,11 @@ def stamps(table: Table) -> Stamps:
     version of a table with a log, its commit is included.
     """
     if is_database(table.root):
-        return [(table.root, one.rows, one.places, f"{one.words}") for one in range_contents(table)]
+        return [(table.root, content.rows, content.places, f"{content.words}") for content in range_contents(table)]
     commit: Stamps = [] if table.lake is None else [(table.lake.commit, 0, 0, table.lake.identity())]
     if is_url(table.root):
-        found = {one.url: (one.url, one.size, one.time, one.tag) for one in listed(table.root)}
-        return commit + [found[url] if url in found else _raise_missing(url) for url in table.files]
+        stored = {entry.url: (entry.url, entry.size, entry.time, entry.tag) for entry in listed(table.root)}
+        return commit + [stored[url] if url in stored else _raise_missing(url) for url in table.files]
     return commit + [_stamp(path) for path in table.files]
 
 
@@ -285,8 +284,8 @@ def layout(path: str, where: Where = EVERYTHING, named: str = "") -> Layout | No
         return {"size": 0, "time": time.time_ns(), "number": 1}
 
     objects = find_objects([path], named) if is_url(path) else []
-    found = [(one.url, one.size, one.time) for one in objects] if is_url(path) else list(_in_folders(path, named))
-    entries = _asked(path, found, where)
+    in_store = [(entry.url, entry.size, entry.time) for entry in objects]
+    entries = _asked(path, in_store if is_url(path) else list(_in_folders(path, named)), where)
     if not entries:
         return None
 
@@ -294,20 +293,20 @@ def layout(path: str, where: Where = EVERYTHING, named: str = "") -> Layout | No
     return {"size": sum(sizes), "time": max(times), "number": len(entries)}
 
 
-def _asked(path: str, found: list[Entry], where: Where) -> list[Entry]:
+def _asked(path: str, entries: list[Entry], where: Where) -> list[Entry]:
     """Return the files that may contain rows of the filter, by the values in the names of their folders.
 
     For example, with the filter year = 2025 a file below year=2024 is left out. Its rows are never read.
     """
-    if not (found and where):
-        return found
-    root = common_root([path], [file for file, *_ in found])
-    return [one for one in found if reduce_filter(where, dict(hive_columns(one[0], root))) is not None]
+    if not (entries and where):
+        return entries
+    root = common_root([path], [file for file, *_ in entries])
+    return [entry for entry in entries if reduce_filter(where, dict(hive_columns(entry[0], root))) is not None]
 
 
-def differing(one: Layout, other: Layout) -> list[str]:
+def differing(first: Layout, second: Layout) -> list[str]:
     """Return which of size, time, number and table version differ."""
-    return [name for name in ("size", "time", "number", "version") if one.get(name) != other.get(name)]
+    return [name for name in ("size", "time", "number", "version") if first.get(name) != second.get(name)]
 
 
 def _in_folders(path: str, named: str) -> Iterator[Entry]:

@@ -93,11 +93,11 @@ def _columns_of(request: _PageRequest) -> Columns:
     schema, domain = request.schema, request.domain
     places = {name: place for place, name in enumerate(schema.names)}
     # an attribute alone in its column, of codes that fit 32 bits
-    known = [name for name in request.names if name in domain.alone and domain[name].code_count <= MOST_CELLS]
-    names = tuple(name for name in known if plain_type(schema.field(places[name]).type) is not None)
+    decodable = [name for name in request.names if name in domain.alone and domain[name].code_count <= MOST_CELLS]
+    names = tuple(name for name in decodable if plain_type(schema.field(places[name]).type) is not None)
     fields, attributes = [schema.field(places[name]) for name in names], [domain[name] for name in names]
     kinds = tuple(plain_type(field.type) for field in fields)
-    whole = [attribute.is_whole and types.is_integer(kind) for attribute, kind in zip(attributes, kinds, strict=True)]
+    becomes_cell = [a.is_whole and types.is_integer(kind) for a, kind in zip(attributes, kinds, strict=True)]
     # the range matters only for integers that become cells by subtraction
     numbers = [
         (
@@ -106,7 +106,7 @@ def _columns_of(request: _PageRequest) -> Columns:
             attribute.low if is_integer else 0,
             attribute.high if is_integer else 0,
         )
-        for attribute, kind, is_integer in zip(attributes, kinds, whole, strict=True)
+        for attribute, kind, is_integer in zip(attributes, kinds, becomes_cell, strict=True)
     ]
 
     return Columns(
@@ -116,7 +116,7 @@ def _columns_of(request: _PageRequest) -> Columns:
         nullable=np.array([field.nullable for field in fields], bool),
         sizes=np.array([attribute.code_count for attribute in attributes], np.int64),
         nulls=np.array([null_cell(attribute) for attribute in attributes], np.int64),
-        whole=np.array(whole, bool),
+        whole=np.array(becomes_cell, bool),
         numbers=np.array(numbers, np.int64).reshape(-1, 4),
     )
 
@@ -173,8 +173,10 @@ class Group:
     A window is first decoded to unsigned codes. Columns with a dictionary entry that has no cell, or with a null that
     has none, are decoded to signed cells instead, so that `encode` checks each row.
 
-    `_firsts` has the first row of each page in the row group. `odd`, in the constructor, is the state of each column
-    chunk (see `headers.page_table`): columns with another state than FINE are left to pyarrow.
+    `_firsts` has the first row of each page in the row group, `mine` the places of the columns that are decoded here,
+    and `_held` the decompressed bytes of the pages of the last window, which begin at `_places`. `odd`, in the
+    constructor, is the state of each column chunk (see `headers.page_table`): columns with another state than FINE are
+    left to pyarrow.
     """
 
     def __init__(self, source: Any, data: pa.Buffer, number: int, names: Sequence[str], domain: Domain) -> None:
@@ -245,23 +247,23 @@ class Group:
         The columns of a job are named in `parquet.values`: bytes of the page, rows to take of it, row of the output and
         where they start there, table of the dictionary's cells, and the cell of a null.
 
-        A window has the rows `begin` to `end` of the row group. `mine` are the pages with rows in it: a page has the
+        A window has the rows `begin` to `end` of the row group. `inside` are the pages with rows in it: a page has the
         rows from `firsts` up to `lasts`.
         """
         lasts = self._firsts + self._pages[:, headers.VALUES]
-        mine = np.flatnonzero((self._firsts < end) & (lasts > begin))
-        pages, firsts, tables = self._pages[mine], self._firsts[mine], self._tables
+        inside = np.flatnonzero((self._firsts < end) & (lasts > begin))
+        pages, firsts, tables = self._pages[inside], self._firsts[inside], self._tables
         columns = pages[:, headers.COLUMN]
         # the pages of the last window are decompressed already
-        if (mine[0], mine[-1]) != self._within or len(mine) != len(self._places):
+        if (inside[0], inside[-1]) != self._within or len(inside) != len(self._places):
             self._held, self._places = self.decompressed(pages)
-            self._within = (mine[0], mine[-1])
+            self._within = (inside[0], inside[-1])
 
-        jobs = np.empty((len(mine), loops.JOB_FIELDS), np.int64)
+        jobs = np.empty((len(inside), loops.JOB_FIELDS), np.int64)
         jobs[:, loops.AT], jobs[:, loops.END] = self._places, self._places + pages[:, headers.LENGTH]
         # rows skipped in the page, and rows of the window before it; one of them is 0
         jobs[:, loops.FIRST], jobs[:, loops.START] = np.maximum(begin - firsts, 0), np.maximum(firsts - begin, 0)
-        jobs[:, loops.TAKEN] = np.minimum(lasts[mine], end) - np.maximum(firsts, begin)
+        jobs[:, loops.TAKEN] = np.minimum(lasts[inside], end) - np.maximum(firsts, begin)
         jobs[:, loops.ROW], jobs[:, loops.LEVEL_BYTES] = columns, pages[:, headers.LEVELS]
         # a page of version 2 may have levels although its column has no nulls
         jobs[:, loops.NULLABLE] = tables.nullable[columns] | (pages[:, headers.LEVELS] > 0)
@@ -276,16 +278,16 @@ class Group:
         `wanted` marks the columns to decode, `rows` is the length of the window, and `width` the type of the output. In
         unsigned codes no number is free for a null without a cell, so NO_CELL makes the loop report it.
         """
-        mine, columns = jobs[wanted[jobs[:, loops.ROW]]], np.flatnonzero(wanted)
-        mine[:, loops.ROW] = (np.cumsum(wanted) - 1)[mine[:, loops.ROW]]
+        own_jobs, columns = jobs[wanted[jobs[:, loops.ROW]]], np.flatnonzero(wanted)
+        own_jobs[:, loops.ROW] = (np.cumsum(wanted) - 1)[own_jobs[:, loops.ROW]]
         if width.kind == "u":
-            mine[mine[:, loops.NULL_CELL] < 0, loops.NULL_CELL] = loops.NO_CELL
-        out, states = np.empty((len(columns), rows), width), np.empty(len(mine), np.int64)
-        loops.fill(self._held, mine, self._tables.cells, out, states)
+            own_jobs[own_jobs[:, loops.NULL_CELL] < 0, loops.NULL_CELL] = loops.NO_CELL
+        out, states = np.empty((len(columns), rows), width), np.empty(len(own_jobs), np.int64)
+        loops.fill(self._held, own_jobs, self._tables.cells, out, states)
         if (states == headers.DAMAGED).any():
             raise damaged()
 
-        null = set(mine[states == headers.NULLS, loops.ROW].tolist())
+        null = set(own_jobs[states == headers.NULLS, loops.ROW].tolist())
         return {self.ours[column]: out[row] for row, column in enumerate(columns) if row not in null}
 
     def decompressed(self, pages: Integers) -> tuple[Bytes, Integers]:
@@ -298,10 +300,10 @@ class Group:
         codecs = self.codecs[pages[:, headers.COLUMN]]
 
         for codec in set(codecs.tolist()):
-            mine = codecs == codec
+            has_codec = codecs == codec
             how = {"": loops.AS_IT_IS, "snappy": loops.SNAPPY}.get(CODECS[codec], loops.GIVEN)
-            values = self._values(pages[mine], CODECS[codec]) if how == loops.GIVEN else np.empty(0, np.uint8)
-            if not loops.unpack(self._bytes, pages[mine], places[mine], how, values, out):
+            values = self._values(pages[has_codec], CODECS[codec]) if how == loops.GIVEN else np.empty(0, np.uint8)
+            if not loops.unpack(self._bytes, pages[has_codec], places[has_codec], how, values, out):
                 raise damaged()
 
         return out, places
@@ -316,7 +318,7 @@ class Group:
         levels = np.maximum(pages[:, headers.LEVELS], 0)
         starts, packed = pages[:, headers.PLACE] + levels, pages[:, headers.PACKED] - levels
         lengths, there = pages[:, headers.LENGTH] - levels, pages[:, headers.COMPRESSED] > 0
-        pieces = [self._data.slice(*map(int, one)) for one in zip(starts[there], packed[there], strict=True)]
+        pieces = [self._data.slice(*map(int, span)) for span in zip(starts[there], packed[there], strict=True)]
         if codec == "zstd" and pieces:  # concatenated zstd frames can be decompressed together
             return np.frombuffer(how.decompress(b"".join(pieces), int(lengths[there].sum())), np.uint8)
 
@@ -357,12 +359,16 @@ class _Tables:
             self.careful[c] = cells.min(initial=0) < 0
 
     def _others(self, raw: Bytes, places: Integers, numbers: Integers, whole: NDArray[np.bool_]) -> list[int]:
-        """Fill in the cells of integer columns; return the columns of other types or with values outside the domain."""
-        asked = np.column_stack([places, self.entries, numbers, self.starts])[whole]
-        inside, left = np.zeros(len(asked), bool), ~whole
-        loops.whole_cells(raw, asked, self.cells, inside)
-        left[whole] = ~inside
-        return list(map(int, np.flatnonzero(left)))
+        """Fill in the cells of integer columns; return the columns of other types or with values outside the domain.
+
+        `raw` has the decompressed dictionaries and `places` where that of each column begins; `numbers` and `whole` are
+        those of `Columns`.
+        """
+        integers = np.column_stack([places, self.entries, numbers, self.starts])[whole]
+        inside, is_left = np.zeros(len(integers), bool), ~whole
+        loops.whole_cells(raw, integers, self.cells, inside)
+        is_left[whole] = ~inside
+        return list(map(int, np.flatnonzero(is_left)))
 
 
 def _dictionary(raw: Bytes, kind: pa.DataType, count: int) -> pa.Array:

@@ -118,8 +118,8 @@ def _large(dictionary: pa.Array) -> pa.Array:
     most = MOST - 1
     if pa.types.is_unsigned_integer(dictionary.type):
         return pc.greater(dictionary.cast(pa.uint64()), pa.scalar(most, pa.uint64()))
-    whole = dictionary.cast(pa.int64())
-    return pc.or_(pc.greater(whole, most), pc.less(whole, -most))
+    integers = dictionary.cast(pa.int64())
+    return pc.or_(pc.greater(integers, most), pc.less(integers, -most))
 
 
 def _texts(dictionary: pa.Array) -> pa.Array:
@@ -129,7 +129,9 @@ def _texts(dictionary: pa.Array) -> pa.Array:
         texts.validate(full=True)
         return texts
     except pa.ArrowInvalid:
-        return pa.array([_decoded(one) for one in dictionary.cast(pa.large_binary()).to_pylist()], pa.large_string())
+        return pa.array(
+            [_decoded(value) for value in dictionary.cast(pa.large_binary()).to_pylist()], pa.large_string()
+        )
 
 
 def _decoded(text: bytes | None) -> str | None:
@@ -142,8 +144,8 @@ def _decoded(text: bytes | None) -> str | None:
 
 def entries_of_rows(rows: Integers, entries: pa.Array) -> Integers:
     """Return the entry of each row; −1 where the entry is null."""
-    found = np.append(np.asarray(entries.is_valid().to_numpy(zero_copy_only=False), dtype=bool), False)
-    return np.where(found[rows], rows, -1)
+    is_valid = np.append(np.asarray(entries.is_valid().to_numpy(zero_copy_only=False), dtype=bool), False)
+    return np.where(is_valid[rows], rows, -1)
 
 
 def step_values(attribute: Attribute, column: pa.Array) -> tuple[Integers, Integers]:
@@ -176,8 +178,8 @@ def step_values(attribute: Attribute, column: pa.Array) -> tuple[Integers, Integ
 
     steps, beyond = _steps(attribute, parsed.values)
     if parsed.large is not None:
-        apart = parsed.large != 0
-        steps[apart], beyond[apart] = _steps(attribute, parsed.large[apart])
+        has_integer = parsed.large != 0
+        steps[has_integer], beyond[has_integer] = _steps(attribute, parsed.large[has_integer])
 
     steps, outside = _inside(attribute, steps)
     # values outside first; foreign texts and nulls then replace them
@@ -254,11 +256,11 @@ def value_codes(attribute: Attribute, column: pa.Array) -> tuple[NDArray[np.uint
     The code of a text without an entry is UNFOUND, that of a null EMPTY_TEXT; a row without an entry has the index -1.
     """
     if isinstance(attribute.search, ValueSearch | NodeSearch):
-        found = text_entries(attribute, column)
-        words = [0 if one is None else _hash(one) for one in found.texts.to_pylist()]
+        entries = text_entries(attribute, column)
+        words = [0 if text is None else _hash(text) for text in entries.texts.to_pylist()]
         # UNFOUND is the last word, so that the index -1 selects it
-        codes, none = np.array([*words, UNFOUND], np.uint64)[found.rows], EMPTY_TEXT
-        return np.where(found.states == EMPTY, np.uint64(none), codes), found.states
+        codes, none = np.array([*words, UNFOUND], np.uint64)[entries.rows], EMPTY_TEXT
+        return np.where(entries.states == EMPTY, np.uint64(none), codes), entries.states
     steps, states = step_values(attribute, column)
     # a null has the code of the smallest 64-bit integer, -2^63
     return np.where(states == EMPTY, np.uint64(1 << 63), steps.view(np.uint64)), states

@@ -106,15 +106,15 @@ class ColumnSummary:
     @property
     def mostly_numbers(self) -> bool:
         """Whether all values are numbers, but for a few texts."""
-        few = self.numeric or (self.textual and self.slips < FEW * self.present)
-        return few and not self.coded and self.low <= self.high
+        is_numeric = self.numeric or (self.textual and self.slips < FEW * self.present)
+        return is_numeric and not self.coded and self.low <= self.high
 
     @property
     def best_dates(self) -> list[DateSummary]:
         """Formats of dates that almost all values have, with the fewest exceptions."""
         fitting = [date for date in self.dates if date.present and date.foreign <= FEW * date.present]
-        fewest = min((one.foreign for one in fitting), default=0)
-        return [one for one in fitting if one.foreign == fewest]
+        fewest = min((date.foreign for date in fitting), default=0)
+        return [date for date in fitting if date.foreign == fewest]
 
     def numeric_kind(self) -> dict[str, Any]:
         """Return integers if there are few, otherwise bins.
@@ -204,9 +204,9 @@ class DateSummary:
         self.nulls |= bool(parsed.missing.any())
         self.present += int((~parsed.missing).sum())
         self.foreign += int(parsed.foreign.sum())
-        found = parsed.values[~(parsed.missing | parsed.foreign)]
-        if len(found):
-            self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
+        known_days = parsed.values[~(parsed.missing | parsed.foreign)]
+        if len(known_days):
+            self.low, self.high = min(self.low, known_days.min()), max(self.high, known_days.max())
 
         return True
 
@@ -285,9 +285,9 @@ def growing_edges(sample: np.ndarray[Any, Any], low: float, high: float) -> list
         if len(positive) <= MOST_EDGES:
             break
 
-    above = [one for i, one in enumerate(positive) if high > 0 and (i == 0 or positive[i - 1] < high)]
-    below = [-one for i, one in enumerate(positive) if low < 0 and (i == 0 or positive[i - 1] < -low)]
-    return sorted({_plain(one) for one in (*below, Fraction(0), *above)})
+    above = [edge for i, edge in enumerate(positive) if high > 0 and (i == 0 or positive[i - 1] < high)]
+    below = [-edge for i, edge in enumerate(positive) if low < 0 and (i == 0 or positive[i - 1] < -low)]
+    return sorted({_plain(edge) for edge in (*below, Fraction(0), *above)})
 
 
 def _exponent(size: Fraction) -> int:
@@ -512,19 +512,19 @@ def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
     rules = RuleSummary(list(seen))
 
     for part in parts:
-        whole = part.compute() if len(parts) > 1 or part is not frame else part
+        frame_part = part.compute() if len(parts) > 1 or part is not frame else part
         batch = {}
-        for name, one in seen.items():
+        for name, summary in seen.items():
             try:
-                batch[name] = as_arrow(whole, [name]).column(0).combine_chunks()
-                one.add(batch[name])
+                batch[name] = as_arrow(frame_part, [name]).column(0).combine_chunks()
+                summary.add(batch[name])
             # a column of mixed types is omitted, with the reason
             except DataError as error:
                 mixed[name] = error.got
         rows = max(map(len, batch.values()), default=0)
         rules.add({name: batch.get(name, pa.nulls(rows)) for name in seen})
 
-    return _sketched({name: one for name, one in seen.items() if name not in mixed}, rules, mixed)
+    return _sketched({name: summary for name, summary in seen.items() if name not in mixed}, rules, mixed)
 
 
 def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Mapping[str, str]) -> Sketch:
@@ -534,7 +534,7 @@ def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Map
     replaces the texts that mean a missing value by nulls, in all columns.
     """
     missing = _unify_missing(seen)
-    drafts = {name: draft_attribute(name, one) for name, one in seen.items()}
+    drafts = {name: draft_attribute(name, summary) for name, summary in seen.items()}
     attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
     if not attributes:
         raise DataError("data.path", "no column that a domain can describe", "numbers or texts", "convert some columns")
@@ -620,8 +620,8 @@ def _file_summaries(
     rules = RuleSummary(list(seen))
     for partition in table.partitions:
         for batch in partition.batches(list(seen)):
-            for name, one in seen.items():
-                one.add(batch[name])
+            for name, summary in seen.items():
+                summary.add(batch[name])
             rules.add(batch)
 
     return seen, rules, {} if columns else nameless
@@ -734,11 +734,11 @@ def _names_units(name: str, seen: ColumnSummary) -> bool:
 
 def _units(seen: Mapping[str, ColumnSummary]) -> tuple[str, ...]:
     """Return columns that may identify the privacy unit: first those whose values repeat, then ids of rows."""
-    named = [name for name, one in seen.items() if _names_units(name, one) and not one.foreign_type]
+    named = [name for name, summary in seen.items() if _names_units(name, summary) and not summary.foreign_type]
     repeated = [name for name in named if len(seen[name].distinct) < seen[name].rows]
-    unique = [name for name, one in seen.items() if _is_unique(name, one) and not one.best_dates]
-    own = [name for name in unique if ID_NAME.fullmatch(_snake(name))]
-    return tuple(dict.fromkeys([*repeated, *own, *unique]))
+    unique = [name for name, summary in seen.items() if _is_unique(name, summary) and not summary.best_dates]
+    ids = [name for name in unique if ID_NAME.fullmatch(_snake(name))]
+    return tuple(dict.fromkeys([*repeated, *ids, *unique]))
 
 
 def alike(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -780,10 +780,10 @@ def _wrapped(key: str, value: Any) -> str:
         return line
 
     lines = ["   "]
-    for one in map(toml_value, value):
-        if len(lines[-1]) + len(one) > WIDTH:
+    for item in map(toml_value, value):
+        if len(lines[-1]) + len(item) > WIDTH:
             lines.append("   ")
-        lines[-1] += f" {one},"
+        lines[-1] += f" {item},"
     return "\n".join([f"{key} = [", *lines, "]"])
 
 

@@ -42,11 +42,12 @@ class RuleSummary:
         self.above = np.zeros((count, count), np.bool_)  # whether a value of the first is above one of the second
         self.rows = np.zeros((count, count), np.int64)
         self.low, self.high = np.full(count, np.inf), np.full(count, -np.inf)
-        self.sums = {one: 0 for one in self._triples()}
+        self.sums = {triple: 0 for triple in self._triples()}
 
     def _triples(self) -> list[tuple[int, int, int]]:
-        few = range(min(len(self.names), MOST_SUMMED))
-        return [(a, b, c) for a, b in combinations(few, 2) for c in few if c not in (a, b)]
+        """Return the columns (a, b, c) that may satisfy a + b = c, among the first MOST_SUMMED; a is before b."""
+        summed = range(min(len(self.names), MOST_SUMMED))
+        return [(a, b, c) for a, b in combinations(summed, 2) for c in summed if c not in (a, b)]
 
     def add(self, batch: Mapping[str, pa.Array]) -> None:
         """Compare the columns of a batch.
@@ -64,7 +65,8 @@ class RuleSummary:
         for at in range(len(self.names)):
             self.above[at] |= (values[:, at : at + 1] > values).any(axis=0)
             self.rows[at] += (known[:, at : at + 1] & known).sum(axis=0)
-        self.sums = {one: count + met for one, count in self.sums.items() if (met := _sum_rows(values, one)) >= 0}
+        met = {triple: _sum_rows(values, triple) for triple in self.sums}
+        self.sums = {triple: count + met[triple] for triple, count in self.sums.items() if met[triple] >= 0}
 
     def _values(self, at: int, column: pa.Array) -> Floats:
         """Return a column as numbers, or days; nan where it has none.
@@ -107,43 +109,44 @@ class RuleSummary:
         """
         compared = [at for at, name in enumerate(self.names) if drafts.get(name, {}).get("kind") in
                     ("integer", "bins", "date")]  # fmt: skip
-        sums = [one for one, rows in self.sums.items() if rows >= FEWEST and set(one) <= set(compared)
-                and not any(self.is_date[at] for at in one)]  # fmt: skip
-        found = [f"{self._name(a)} + {self._name(b)} = {self._name(c)}" for a, b, c in sums]
+        sums = [triple for triple, rows in self.sums.items() if rows >= FEWEST and set(triple) <= set(compared)
+                and not any(self.is_date[at] for at in triple)]  # fmt: skip
+        rules = [f"{self._name(a)} + {self._name(b)} = {self._name(c)}" for a, b, c in sums]
 
         below = np.zeros(self.above.shape, np.bool_)
         for a in compared:
             for b in compared:
                 same_kind = self.is_date[a] == self.is_date[b] and a != b
                 # ranges that do not overlap imply the order
-                met = self.rows[a, b] >= FEWEST and self.high[a] > self.low[b]
-                below[a, b] = same_kind and met and not self.above[a, b]
+                can_be_violated = self.rows[a, b] >= FEWEST and self.high[a] > self.low[b]
+                below[a, b] = same_kind and can_be_violated and not self.above[a, b]
         equal = below & below.T
         between = (below & ~equal).astype(np.int64)
         # a < c is left out if a < b and b < c for some b
-        kept = between.astype(np.bool_) & ~(between @ between).astype(np.bool_)
-        found += [f"{self._name(a)} = {self._name(b)}" for a, b in _pairs(np.triu(equal))]
-        found += [f"{self._name(a)} <= {self._name(b)}" for a, b in _pairs(kept)]
-        return tuple(found[:MOST_RULES])
+        shown = between.astype(np.bool_) & ~(between @ between).astype(np.bool_)
+        rules += [f"{self._name(a)} = {self._name(b)}" for a, b in _pairs(np.triu(equal))]
+        rules += [f"{self._name(a)} <= {self._name(b)}" for a, b in _pairs(shown)]
+        return tuple(rules[:MOST_RULES])
 
     def _name(self, at: int) -> str:
         return spelled_name(self.names[at], WORDS)
 
 
 def _pairs(flags: Flags) -> list[tuple[int, int]]:
+    """Return the pairs (row, column) of a matrix that are true."""
     rows: list[Integers] = list(np.nonzero(flags))
-    return list(zip(*(one.tolist() for one in rows), strict=True))
+    return list(zip(*(places.tolist() for places in rows), strict=True))
 
 
 def _sum_rows(values: Floats, triple: tuple[int, int, int]) -> int:
-    """Return the number of rows with three values, of which two sum to the third; -1 if some do not.
+    """Return the number of rows with all three values of a rule first + second = total; -1 if some contradict it.
 
     A sum with a constant zero is no rule. ROUNDING is the relative tolerance of floats.
     """
-    first, second, whole = (values[:, at] for at in triple)
-    distance = np.abs(first + second - whole)
+    first, second, total = (values[:, at] for at in triple)
+    distance = np.abs(first + second - total)
     known = ~np.isnan(distance)
     trivial = (first[known] == 0).all() or (second[known] == 0).all()
-    if trivial or (distance[known] > ROUNDING * np.maximum(np.abs(whole[known]), 1)).any():
+    if trivial or (distance[known] > ROUNDING * np.maximum(np.abs(total[known]), 1)).any():
         return -1 if known.any() else 0
     return int(known.sum())

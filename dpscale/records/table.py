@@ -115,27 +115,27 @@ def list_files(paths: Iterable[str], named: str = "") -> Listing:
     meant = {os.path.abspath(file) for matches, _ in places for file in matches}
     below = {os.path.abspath(file) for _, files in places for file in files} - meant
     data = sorted(meant | {file for file in below if named or is_data(file)})
-    rest = sorted(below.difference(data))
+    others = sorted(below.difference(data))
     if not named:
         _check_lakes(data)
-        _check_left_out(rest if data else [])
-    return Listing(tuple(_all_data(data, named)), tuple(rest))
+        _check_left_out(others if data else [])
+    return Listing(tuple(_all_data(data, named)), tuple(others))
 
 
 def find_objects(urls: Iterable[str], named: str = "") -> list[Found]:
     """Return the objects at the given prefixes, objects and globs of an object store, with their sizes."""
     urls = list(urls)
-    found = {one.url: (one, url) for url in urls for one in listed(url)}
+    objects = {entry.url: (entry, url) for url in urls for entry in listed(url)}
     if not named:
-        _check_lake_prefixes(urls, found)
-    data = [name for name, (_, url) in found.items() if _counts(url, name, named)]
-    return [found[name][0] for name in _all_data(sorted(data), named)]
+        _check_lake_prefixes(urls, objects)
+    data = [name for name, (_, url) in objects.items() if _counts(url, name, named)]
+    return [objects[name][0] for name in _all_data(sorted(data), named)]
 
 
 def format_of_content(file: str) -> str:
     """Return the format whose mark a file of any name begins with; empty if there is none."""
     start = first_bytes(file)
-    known = {one.name: one.magic for one in endings().values() if one.magic}
+    known = {kind.name: kind.magic for kind in endings().values() if kind.magic}
     return next((name for name, magic in known.items() if start.startswith(magic)), "")
 
 
@@ -153,6 +153,7 @@ def _check_lakes(files: Collection[str]) -> None:
     places = {os.path.dirname(file) for file in files}
     targets = {os.path.dirname(os.path.realpath(file)) for file in files if os.path.islink(file)}
     folders, seen = places | targets | set(map(os.path.realpath, places)), set[str]()
+    # one level up in each pass, until the root of the file system
     while folders := folders - seen:
         for folder in sorted(folders):
             if kind := _lake_at(folder):
@@ -171,13 +172,13 @@ def _lake_at(folder: str) -> str:
     return ""
 
 
-def _check_lake_prefixes(urls: Iterable[str], found: Iterable[str]) -> None:
+def _check_lake_prefixes(urls: Iterable[str], objects: Iterable[str]) -> None:
     """Raise DataError if a prefix at or above some objects is that of a table with a log.
 
-    `urls` are the given paths, perhaps with wildcards, and `found` the objects below them. A log marks the folder of a
-    table; so does a metadata file of Iceberg.
+    `urls` are the given paths, perhaps with wildcards, and `objects` the objects below them. A log marks the folder of
+    a table; so does a metadata file of Iceberg.
     """
-    for name in found:
+    for name in objects:
         folder, _, last = name.rpartition("/")
         parts = folder.split("/")
         for kind, log in LOGS.items():
@@ -193,7 +194,7 @@ def _check_lake_prefixes(urls: Iterable[str], found: Iterable[str]) -> None:
             names = children(above)
             if kind := next((kind for kind, log in LOGS.items() if log in names), ""):
                 raise _lake(kind, above)
-            if "metadata" in names and any(one.endswith(METADATA) for one in children(f"{above}/metadata")):
+            if "metadata" in names and any(name.endswith(METADATA) for name in children(f"{above}/metadata")):
                 raise _lake("iceberg", above)
             above = above.rpartition("/")[0]
 
@@ -285,10 +286,10 @@ def _check_listable(fixed: str, pattern: str) -> None:
 def _literal_part(path: str) -> tuple[str, str]:
     """Return the longest existing folder with which a path begins, and the rest, a pattern."""
     drive, rest_of_path = os.path.splitdrive(path)
-    fixed, rest = drive + os.sep, rest_of_path.lstrip(os.sep).split(os.sep)
-    while len(rest) > 1 and os.path.isdir(os.path.join(fixed, rest[0])):
-        fixed = os.path.join(fixed, rest.pop(0))
-    return fixed, os.sep.join(rest)
+    fixed, pattern = drive + os.sep, rest_of_path.lstrip(os.sep).split(os.sep)
+    while len(pattern) > 1 and os.path.isdir(os.path.join(fixed, pattern[0])):
+        fixed = os.path.join(fixed, pattern.pop(0))
+    return fixed, os.sep.join(pattern)
 
 
 def _within_run(path: str, base: str) -> bool:
@@ -388,7 +389,7 @@ def calendar_names(fixed: Fixed, dates: Set[str]) -> Fixed:
         Columns that contain dates; others are unchanged.
     """
     known: list[str] = []  # year, month and day of the folders so far
-    found = []
+    columns = []
     for name, value in fixed:
         parts = re.fullmatch(r"(?:(\d{4})-)?(?:(\d{1,2})-)?(\d{1,2})", value or "")
         if re.fullmatch(r"\d{4}", value or ""):
@@ -398,9 +399,9 @@ def calendar_names(fixed: Fixed, dates: Set[str]) -> Fixed:
             # a name with a year restarts the date; a bare number continues that of the folders above, up to a day
             known = stated if parts[1] else [*known, *stated][:3] if known and len(stated) == 1 else []
             value = "-".join(known) if known and name in dates else value
-        found.append((name, value))
+        columns.append((name, value))
 
-    return tuple(found)
+    return tuple(columns)
 
 
 @dataclass(frozen=True)
@@ -443,9 +444,9 @@ class Partition:
     @property
     def format(self) -> RecordFormat:
         """Format of the file."""
-        found = format_of(self.path, self.dialect.format)
-        assert found is not None  # `find_files` has refused other files
-        return found
+        kind = format_of(self.path, self.dialect.format)
+        assert kind is not None  # `find_files` has refused other files
+        return kind
 
     def source(self) -> OpenFile:
         """Open the file."""
@@ -480,8 +481,8 @@ class Partition:
             source = self.source()
             present = set(source.names) - set(dict(self.fixed))
             check_distinct(self.path, source.names, columns)
-            found = {name: _kind_of(source, name) for name in columns if name in present}
-        return {name: found[name] if name in found else self._kind_without_file(name) for name in columns}
+            kinds = {name: _kind_of(source, name) for name in columns if name in present}
+        return {name: kinds[name] if name in kinds else self._kind_without_file(name) for name in columns}
 
     def _kind_without_file(self, column: str) -> pa.DataType:
         """Return the type of a column that the file lacks."""
@@ -559,10 +560,10 @@ class Partition:
         fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path, self.dialect.format):
             source = self.source()
-            listed, given = self.format.lists_columns, dict(self.fixed)
-            own = set(source.names) if listed else set(columns) - set(fixed)
-            both = [name for name in columns if name in own and name in given]
-            present = own - set(given)
+            listed, in_path = self.format.lists_columns, dict(self.fixed)
+            in_file = set(source.names) if listed else set(columns) - set(fixed)
+            both = [name for name in columns if name in in_file and name in in_path]
+            present = in_file - set(in_path)
 
             for name in columns:
                 if name not in present and name not in fixed:
@@ -576,12 +577,12 @@ class Partition:
             for batch in source.batches(read, self.row_groups, ids, None if both else domain):
                 rows = len(batch)
                 for name in both:
-                    self._check_same(name, given[name], batch.column(name))
+                    self._check_same(name, in_path[name], batch.column(name))
                 yield {n: plain(batch.column(n)) if n in present else repeated(fixed[n], rows) for n in columns}
 
-    def _check_same(self, name: str, given: str | None, column: Any) -> None:
+    def _check_same(self, name: str, stated: str | None, column: Any) -> None:
         """Raise DataError if a column of the file has other values than its folder's name."""
-        if not all(same_value(value, given) for value in pc.unique(as_text(plain(column))).to_pylist()):
+        if not all(same_value(value, stated) for value in pc.unique(as_text(plain(column))).to_pylist()):
             raise DataError(f"data column {name!r}", f"other values in {self.path} than in the name of its folder",
                             "the same value in both", "correct the folder or the column, or rename one")  # fmt: skip
 
@@ -688,16 +689,16 @@ class Table:
             for file, size in sizes.items()
         )
         if fills:
-            every = tuple(dict.fromkeys(name for part in parts for name in part.columns()))
-            parts = tuple(replace(part, absent=every) for part in parts)
+            all_columns = tuple(dict.fromkeys(name for part in parts for name in part.columns()))
+            parts = tuple(replace(part, absent=all_columns) for part in parts)
 
         if note:
             warnings.warn(note, LeftOutWarning, stacklevel=2)
         table = cls(domain, parts, root).filtered(where)
         dates = {period, *(attribute.column for attribute in domain.attributes if attribute.kind == "date")}
-        whole = tuple(replace(part, fixed=calendar_names(part.fixed, dates)) for part in table.partitions)
+        dated = tuple(replace(part, fixed=calendar_names(part.fixed, dates)) for part in table.partitions)
 
-        return replace(table, partitions=whole)
+        return replace(table, partitions=dated)
 
     def filtered(self, where: Where) -> Table:
         """Return the table restricted to matching rows.
@@ -719,8 +720,8 @@ class Table:
         if not where:
             return self
 
-        rest = [(part, reduce_filter(where, dict(part.fixed))) for part in self.partitions]
-        parts = tuple(replace(part, where=own) for part, own in rest if own is not None)
+        reduced = [(part, reduce_filter(where, dict(part.fixed))) for part in self.partitions]
+        parts = tuple(replace(part, where=remaining) for part, remaining in reduced if remaining is not None)
         if not parts:
             raise DataError(
                 FIELD, f"{where}, which no folder name or partition matches", "a filter that matches a file", "fix it"
@@ -765,7 +766,7 @@ class Table:
         for name in columns:
             if name not in present:
                 known = self.domain.columns(self.domain.axis_names)
-                there = [one for one in known if one in present]
+                there = [column for column in known if column in present]
                 raise missing_column(name, first.path, there, first.dialect.format)
 
     def types(self) -> dict[str, str]:
@@ -790,15 +791,15 @@ class Table:
         first = self.partitions[0]
         listed = first.format.lists_columns
         present = first.types() if listed else dict.fromkeys(self.domain.columns(self.domain.names), "")
-        made = {
+        derived = {
             attribute.name: ""
             for attribute in self.domain.attributes
             if attribute.source and attribute.source in present
         }
 
-        names = {*self.domain.names, *(one.name for one in self.domain.formats)}
-        numbers = {one.name: present[one.name] for one in self.domain.numbers if one.name in present}
-        return {name: kind for name, kind in present.items() if name in names} | made | numbers
+        names = {*self.domain.names, *(text_format.name for text_format in self.domain.formats)}
+        numbers = {number.name: present[number.name] for number in self.domain.numbers if number.name in present}
+        return {name: kind for name, kind in present.items() if name in names} | derived | numbers
 
     def split(self) -> Table:
         """Return the table with large files split into partitions of about SPLIT_ROWS rows.
@@ -819,12 +820,12 @@ def _paths(path: object) -> list[str]:
     The error for other objects shows only their type, since they may contain data.
     """
     paths: Sequence[Any] = path if isinstance(path, list | tuple) else [path]
-    for one in paths:
-        if not isinstance(one, str | os.PathLike):
+    for entry in paths:
+        if not isinstance(entry, str | os.PathLike):
             raise DataError(
-                "data.path", type_of_value(one), "a file, folder or glob, or a list of these", "pass its path"
+                "data.path", type_of_value(entry), "a file, folder or glob, or a list of these", "pass its path"
             )
-    return [os.fspath(one).removeprefix("file://") for one in paths]
+    return [os.fspath(entry).removeprefix("file://") for entry in paths]
 
 
 def _ranges(paths: Sequence[str], dialect: Dialect) -> tuple[Partition, ...]:
@@ -843,13 +844,13 @@ def _sizes(paths: list[str], named: str) -> tuple[dict[str, int | None], str]:
     """Return the files with their sizes, or None where listing does not give a size, and a note on other files."""
     urls = [path for path in paths if is_url(path)]
     if not urls:
-        found = list_files(paths, named)
-        return dict.fromkeys(found.files), found.note
+        listing = list_files(paths, named)
+        return dict.fromkeys(listing.files), listing.note
     if len(urls) < len(paths) or len({url.partition("://")[2].partition("/")[0] for url in urls}) > 1:
         raise DataError(
             "data.path", "files in several locations", "one bucket, or this machine", "copy them to one location"
         )
-    return {one.url: one.size for one in find_objects(urls, named)}, ""
+    return {entry.url: entry.size for entry in find_objects(urls, named)}, ""
 
 
 def warn_left_out(path: str, named: str = "") -> None:
@@ -864,9 +865,9 @@ def missing_column(name: str, path: str, present: Sequence[str] = (), named: str
 
     It names only columns of the domain, because a file without a header has a record in its first line.
     """
-    headed = (kind := format_of(path, named)) is None or not kind.typed
-    has = "see whether it has a header" if headed else "see how the column is named, in the same case"
-    has = f"of the domain's it has {', '.join(present)}" if present else has
+    may_lack_header = (kind := format_of(path, named)) is None or not kind.typed
+    remedy = "see whether it has a header" if may_lack_header else "see how the column is named, in the same case"
+    remedy = f"of the domain's it has {', '.join(present)}" if present else remedy
     if not present and (mark := other_delimiter(path, named)):
-        has = f'its fields seem set apart by {mark!r}: set delimiter = "{mark}" in [data]'.replace("\t", "\\t")
-    return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", has)
+        remedy = f'its fields seem set apart by {mark!r}: set delimiter = "{mark}" in [data]'.replace("\t", "\\t")
+    return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", remedy)

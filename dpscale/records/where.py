@@ -144,10 +144,10 @@ def reduce_filter(where: Where, fixed: Mapping[str, str | None]) -> Where | None
     decided = [condition for condition in where.conditions if condition.column in fixed]
     if not decided:
         return where
-    if not all(_matches_name(one, fixed[one.column]) for one in decided):
+    if not all(_matches_name(condition, fixed[condition.column]) for condition in decided):
         return None
-    rest = tuple(condition for condition in where.conditions if condition.column not in fixed)
-    return Where(rest) if rest else EVERYTHING
+    undecided = tuple(condition for condition in where.conditions if condition.column not in fixed)
+    return Where(undecided) if undecided else EVERYTHING
 
 
 @lru_cache(maxsize=1 << 14)
@@ -200,19 +200,21 @@ def matching(condition: Condition, column: pa.Array) -> Flags:
 
 
 def _numbers(condition: Condition, column: pa.Array) -> Flags:
-    found = numbers(column)
-    assert found is not None  # check_type has refused other types
-    return found.map(lambda values: _any(condition, values, condition.values)) & ~(found.missing | found.foreign)
+    parsed = numbers(column)
+    assert parsed is not None  # check_type has refused other types
+    return parsed.map(lambda values: _any(condition, values, condition.values)) & ~(parsed.missing | parsed.foreign)
 
 
 def _texts(condition: Condition, column: pa.Array) -> Flags:
     """Return for which rows a text matches the condition with any of its values; nulls never match."""
     texts = column.cast(pa.large_binary())  # binary: bytes need not be valid UTF-8
-    found = [
+    matches = [
         pc.call_function(ARROW[condition.sign], [texts, pa.scalar(str(value).encode(), pa.large_binary())])
         for value in condition.values
     ]
-    return np.logical_or.reduce([np.asarray(flags.fill_null(False).to_numpy(zero_copy_only=False)) for flags in found])
+    return np.logical_or.reduce(
+        [np.asarray(flags.fill_null(False).to_numpy(zero_copy_only=False)) for flags in matches]
+    )
 
 
 def _dates(condition: Condition, column: pa.Array) -> Flags:
@@ -222,7 +224,7 @@ def _dates(condition: Condition, column: pa.Array) -> Flags:
 
 
 def _any(condition: Condition, values: NDArray[Any], wanted: Sequence[Literal]) -> Flags:
-    return np.logical_or.reduce([np.asarray(COMPARE[condition.sign](values, one), dtype=bool) for one in wanted])
+    return np.logical_or.reduce([np.asarray(COMPARE[condition.sign](values, value), dtype=bool) for value in wanted])
 
 
 def _seconds(moment: datetime) -> int:
@@ -252,9 +254,9 @@ def _filled(column: pa.Array) -> Integers:
 def _parse_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
     """Return the moments of texts that are a date, or a date and time."""
     raw = texts.cast(pa.large_binary()).to_pylist()
-    found = [None if text is None else _parse_time(text.decode("utf-8", "replace").strip()) for text in raw]
-    ticks = np.array([one or 0 for one in found], dtype=np.int64)
-    return ticks, np.array([one is not None for one in found], dtype=bool), PER_SECOND["us"]
+    moments = [None if text is None else _parse_time(text.decode("utf-8", "replace").strip()) for text in raw]
+    ticks = np.array([moment or 0 for moment in moments], dtype=np.int64)
+    return ticks, np.array([moment is not None for moment in moments], dtype=bool), PER_SECOND["us"]
 
 
 def _parse_time(text: str) -> int | None:
@@ -294,8 +296,8 @@ class RowMask:
         """
         start, end = first // 8, -(-min(first + rows, self.count) // 8)
         flags = np.zeros(rows, dtype=bool)
-        found = np.unpackbits(self.bits[start:end]).view(bool)[first - 8 * start :][:rows]
-        flags[: len(found)] = found
+        inside = np.unpackbits(self.bits[start:end]).view(bool)[first - 8 * start :][:rows]
+        flags[: len(inside)] = inside
         return flags
 
     def clip(self, codes: NDArray[Any], names: Sequence[str], first: int) -> None:
@@ -340,9 +342,9 @@ class ClippedRows(RowMask):
         `codes` has shape (names, rows) and starts at row `first` of the partition.
         """
         for name in set(self.changes).intersection(names):
-            places, own = self.changes[name]
+            places, changed = self.changes[name]
             start, end = np.searchsorted(places, [first, first + codes.shape[1]])
-            codes[names.index(name), places[start:end] - first] = own[start:end]
+            codes[names.index(name), places[start:end] - first] = changed[start:end]
 
     def __sizeof__(self) -> int:
         return SHOWN_BYTES

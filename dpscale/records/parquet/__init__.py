@@ -2,6 +2,9 @@
 
 The loops (`headers`, `values`) are independent of tables and domains, and validate everything that they read
 from a file. `records.pages` decodes columns to cell numbers by them; other columns are read by pyarrow.
+
+A row group is a range of rows, and a column chunk is a column in one row group, stored in pages. `ids` names a column
+with mostly distinct values, whose texts are not encoded as a dictionary.
 """
 
 from __future__ import annotations
@@ -209,8 +212,8 @@ class OpenParquet(OpenFile):
             after = self.metadata.row_group(number + 1)
             end = min(_start_of(after.column(place)) for place in range(after.num_columns))
 
-        known = sum(chunk.total_compressed_size for chunk in wanted)
-        return (first, end) if 0 < first < end and 2 * known >= end - first else None
+        wanted_bytes = sum(chunk.total_compressed_size for chunk in wanted)
+        return (first, end) if 0 < first < end and 2 * wanted_bytes >= end - first else None
 
     def _group(
         self, group: Group, make_batch: type[Decoded], number: int, columns: Sequence[str], ids: str
@@ -243,9 +246,9 @@ class OpenParquet(OpenFile):
                 raise
             for batch in self._decoded(columns, groups, (), rows):
                 # skips the rows that were yielded before the error
-                begun, done = min(done, len(batch)), max(done - len(batch), 0)
-                if begun < len(batch):
-                    yield _with_dictionaries(batch.slice(begun), texts)
+                skipped, done = min(done, len(batch)), max(done - len(batch), 0)
+                if skipped < len(batch):
+                    yield _with_dictionaries(batch.slice(skipped), texts)
 
     def _decoded(
         self, columns: Sequence[str], groups: Sequence[int], dictionaries: Sequence[str], rows: int
@@ -254,10 +257,11 @@ class OpenParquet(OpenFile):
 
         `dictionaries` are the columns that are read as dictionaries.
         """
-        with mapped(self.path) if self._small is None else nullcontext(pa.BufferReader(self._small)) as where:
-            far = is_url(self.path)  # fetch only the requested columns, in few large pieces
-            with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),
-                                pre_buffer=far, coerce_int96_timestamp_unit=INT96_UNIT) as file:  # fmt: skip
+        with mapped(self.path) if self._small is None else nullcontext(pa.BufferReader(self._small)) as source:
+            is_remote = is_url(self.path)  # fetch only the requested columns, in few large pieces
+            with pq.ParquetFile(source, metadata=self.metadata, memory_map=not is_remote, pre_buffer=is_remote,
+                                read_dictionary=list(dictionaries),
+                                coerce_int96_timestamp_unit=INT96_UNIT) as file:  # fmt: skip
                 yield from file.iter_batches(
                     rows or batch_rows(len(columns)), row_groups=list(groups), columns=list(columns), use_threads=False
                 )

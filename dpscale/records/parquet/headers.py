@@ -92,7 +92,7 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
     """Parse a struct and return the next position, or a negative value on failure.
 
     `depth` is the nesting; `last` is the number of the current field, or of the current element of a list, at each
-    depth, `left` the remaining elements and `kinds` their type.
+    depth, `remaining` the remaining elements and `kinds` their type.
 
     Parameters
     ----------
@@ -103,17 +103,17 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
         its chunk) for a footer; -1 for absent ones.
     """
     found[:] = -1
-    is_list, last, left = np.zeros(DEEP, np.bool_), np.zeros(DEEP, np.int64), np.zeros(DEEP, np.int64)
+    is_list, last, remaining = np.zeros(DEEP, np.bool_), np.zeros(DEEP, np.int64), np.zeros(DEEP, np.int64)
     kinds, depth = np.zeros(DEEP, np.int64), 0
 
     kind: Int = 0
     # one turn per field of a struct or element of a list; a struct inside either opens a new depth
     while 0 <= at < end:
         if is_list[depth]:
-            if left[depth] == 0:
+            if remaining[depth] == 0:
                 depth -= 1
                 continue
-            left[depth] -= 1
+            remaining[depth] -= 1
             last[depth] += 1
             kind = kinds[depth]
         else:
@@ -143,10 +143,10 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
             is_list[depth], last[depth] = kind != 12, 0
             # header of a list: the type of its elements and their number; 15 means that the number follows
             if kind != 12:
-                last[depth], kinds[depth], left[depth] = -1, np.int64(data[at] & 15), np.int64(data[at] >> 4)
+                last[depth], kinds[depth], remaining[depth] = -1, np.int64(data[at] & 15), np.int64(data[at] >> 4)
                 at += 1
-                if left[depth] == 15:
-                    left[depth], at = varint(data, at, end)
+                if remaining[depth] == 15:
+                    remaining[depth], at = varint(data, at, end)
 
             continue
 
@@ -154,12 +154,12 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
         value, at = _number(data, at, end, kind, is_list[depth])
         if footer:
             # footer: row group, column chunk, its metadata
-            kept = depth == 5 and last[0] == ROW_GROUPS and last[2] == COLUMNS and last[4] == ABOUT
+            is_requested = depth == 5 and last[0] == ROW_GROUPS and last[2] == COLUMNS and last[4] == ABOUT
             i, j = last[1], last[3]
         else:
-            kept, i, j = depth <= 1, 0, last[0] if depth else 0
+            is_requested, i, j = depth <= 1, 0, last[0] if depth else 0
 
-        if kept and 0 <= i < found.shape[0] and 0 <= j < found.shape[1] and 0 <= last[depth] < found.shape[2]:
+        if is_requested and 0 <= i < found.shape[0] and 0 <= j < found.shape[1] and 0 <= last[depth] < found.shape[2]:
             found[i, j, last[depth]] = value
 
     return -DAMAGED
@@ -189,10 +189,10 @@ def largest_page(data: Array, start: Int, values: Int) -> Int:
 
     `seen` is the number of values in the pages so far. Dictionary and index pages have no values of rows.
     """
-    found, at, end, seen, largest = np.empty((1, 10, 10), np.int64), start, len(data) - TAIL, 0, 0
-    fields = found[0]
+    header, at, end, seen, largest = np.empty((1, 10, 10), np.int64), start, len(data) - TAIL, 0, 0
+    fields = header[0]
     while seen < values:
-        at = _walk(data, at, end, False, found) if at >= 0 else at
+        at = _walk(data, at, end, False, header) if at >= 0 else at
         if at < 0 or not 0 <= fields[0, 3] <= end - at or fields[0, 2] < 0:
             return -1
         largest, at = max(largest, fields[0, 2]), at + fields[0, 3]
@@ -228,8 +228,8 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
     odd : ndarray of int64
         Set to FINE, to DAMAGED, or to OTHER if the chunk is not one dictionary followed by pages of indices into it.
     """
-    pages, found, count = np.empty((64, FIELDS), np.int64), np.empty((1, 10, 10), np.int64), 0
-    fields = found[0]
+    pages, header, count = np.empty((64, FIELDS), np.int64), np.empty((1, 10, 10), np.int64), 0
+    fields = header[0]
     for c in range(len(starts)):
         # later loops read words of 8 bytes, so the last TAIL bytes belong to no page
         at, end, seen, begun = starts[c], len(data) - TAIL, 0, count
@@ -238,7 +238,7 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
             odd[c] = DAMAGED
 
         while seen < rows and odd[c] == FINE:
-            at = _walk(data, at, end, False, found)
+            at = _walk(data, at, end, False, header)
             if at < 0:
                 # `_walk` fails with −DAMAGED or −OTHER
                 odd[c] = -at

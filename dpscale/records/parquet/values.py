@@ -52,9 +52,9 @@ def _moves() -> Array:
         moves[levels, 4] = len(places)
         for value, place in enumerate(places):
             # a value moves up from its number to its place
-            at, left = value, place - value
+            at, distance = value, place - value
             for number, step in enumerate(STEPS):
-                if left & step:
+                if distance & step:
                     at += step
                     moves[levels, number] |= U(255 << 8 * at)
             moves[levels, 3] |= U(255 << 8 * place)
@@ -103,8 +103,8 @@ def level_bits(data: Array, at: Int, end: Int, count: Int, bits: Array) -> bool:
         repeated = U(0) - U(data[at] & 1)
         # 64 levels at a time; the bits after the run are cleared
         for start in range(0, length, 64):
-            found = word(data, U(at + (start >> 3))) if head & 1 else repeated
-            _append(bits, U(done + start), found & (~U(0) >> U(64 - min(length - start, 64))))
+            levels = word(data, U(at + (start >> 3))) if head & 1 else repeated
+            _append(bits, U(done + start), levels & (~U(0) >> U(64 - min(length - start, 64))))
 
         done += length
         at += head >> 1 if head & 1 else 1
@@ -113,10 +113,10 @@ def level_bits(data: Array, at: Int, end: Int, count: Int, bits: Array) -> bool:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _append(bits: Array, at: np.uint64, found: np.uint64) -> None:
+def _append(bits: Array, at: np.uint64, levels: np.uint64) -> None:
     place, shift = at >> U(6), at & U(63)
-    bits[place] |= found << shift
-    bits[place + U(1)] |= (found >> U(1)) >> (U(63) - shift)
+    bits[place] |= levels << shift
+    bits[place + U(1)] |= (levels >> U(1)) >> (U(63) - shift)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -132,12 +132,12 @@ def ones_before(bits: Array, count: Int) -> Int:
 
     `bits` are words of 64 bits, lowest first. Whole bytes are counted by the last column of MOVES.
     """
-    found = U(0)
+    ones = U(0)
     for byte in range(0, count - 7, 8):
-        found += MOVES[(bits[byte >> 6] >> U(byte & 63)) & U(255), 4]
+        ones += MOVES[(bits[byte >> 6] >> U(byte & 63)) & U(255), 4]
     for bit in range(count & ~7, count):
-        found += (bits[bit >> 6] >> U(bit & 63)) & U(1)
-    return np.int64(found)
+        ones += (bits[bit >> 6] >> U(bit & 63)) & U(1)
+    return np.int64(ones)
 
 
 @njit(cache=True, nogil=True)
@@ -173,9 +173,9 @@ def _by_bytes(
     """
     nulls, k = null * U(0x0101010101010101), U(0)
     for group in range(U(words)):
-        row, left = group << U(6), _bits(bits, first + (group << U(6)))
+        row, rest = group << U(6), _bits(bits, first + (group << U(6)))
         for _ in range(8):
-            levels = left & U(255)
+            levels = rest & U(255)
             # eight levels decide how the next values move
             moved, moves = word(values, k), MOVES[levels]
             moved = (moved & ~moves[0]) | ((moved << U(32)) & moves[0])
@@ -183,7 +183,7 @@ def _by_bytes(
             moved = (moved & ~moves[2]) | ((moved << U(8)) & moves[2])
             # values where there is one, and the null's code elsewhere
             put(out, row, (moved & moves[3]) | (nulls & ~moves[3]))
-            k, row, left = k + moves[4], row + U(8), left >> U(8)
+            k, row, rest = k + moves[4], row + U(8), rest >> U(8)
 
     return U(words) << U(6), k
 
@@ -345,9 +345,9 @@ def _lookups(data: Array, at: Int, width: Int, groups: Int, steps: Int, bits: In
     for g in range(groups):
         group, eight = word(data, at + g * width), U(0)
         for step in range(steps):
-            found = packs[(group >> (step * bits)) & mask]
-            beyond |= found
-            eight |= found << (step * wide)
+            codes = packs[(group >> (step * bits)) & mask]
+            beyond |= codes
+            eight |= codes << (step * wide)
         put(out, g << U(3), eight)
     return bool(steps == U(1) or beyond < BEYOND)
 
@@ -427,12 +427,12 @@ def _runs(
     Returns False if the data end too early or a value is not in the table, which has at least 256 entries.
 
     The head of a run is a varint: with a lowest bit of 1 the rest counts packed groups of eight values, else it counts
-    repetitions of one value of `whole` bytes.
+    repetitions of one value of `value_bytes` bytes.
 
     `at` is the position of the next run, before `end`; `width` is the number of bits of a value, and `entries` the
     number of values in the table. `packs` are the codes of all values of a byte at once, for narrow values.
     """
-    done, whole, packs = 0, (width + 7) // 8, packs_of(table, entries, width, count, out)
+    done, value_bytes, packs = 0, (width + 7) // 8, packs_of(table, entries, width, count, out)
     while done < count:
         head, at = varint(data, at, end)
         if at < 0 or not 0 <= head <= 2 * MOST:
@@ -449,14 +449,14 @@ def _runs(
                 return False
             at = min(at + (head >> 1) * width, end)
         else:
-            if at + whole > end:
+            if at + value_bytes > end:
                 return False
             # eight bytes are read, of which a value has `whole`
-            value = word(data, U(at)) & ((U(1) << U(8 * whole)) - U(1))
+            value = word(data, U(at)) & ((U(1) << U(8 * value_bytes)) - U(1))
             if take and value >= U(entries):
                 return False
             out[done : done + take] = table[value]
-            at += whole
+            at += value_bytes
 
         skip -= first
         done += take
@@ -530,7 +530,7 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
 def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: Array, out: Array) -> Int:
     """Decode a page in which some values are null.
 
-    `before` and `mine` are the numbers of values that are not null among the first rows and among those taken.
+    `before` and `present` are the numbers of values that are not null among the first rows and among those taken.
 
     `first` rows of the page are skipped and `taken` rows are read; the code of a null is that of NULL_CELL.
     """
@@ -540,16 +540,16 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
         return DAMAGED
 
     before = ones_before(bits, first)
-    mine = ones_before(bits, first + taken) - before
-    values = np.empty(mine + 8, out.dtype)  # `expand` reads eight entries past the last
-    if mine:
+    present = ones_before(bits, first + taken) - before
+    values = np.empty(present + 8, out.dtype)  # `expand` reads eight entries past the last
+    if present:
         if at >= end or data[at] > 32:
             return DAMAGED
-        if not _runs(data, at + 1, end, np.int64(data[at]), before, mine, table, job[ENTRIES], values):
+        if not _runs(data, at + 1, end, np.int64(data[at]), before, present, table, job[ENTRIES], values):
             return DAMAGED
 
     # a null in a column without a cell for nulls
-    if mine < taken and job[NULL_CELL] == NO_CELL:
+    if present < taken and job[NULL_CELL] == NO_CELL:
         return NULLS
 
     expand(bits, first, taken, values, out.dtype.type(job[NULL_CELL]), out)
