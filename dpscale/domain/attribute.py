@@ -2,6 +2,9 @@
 
 The words are titles, descriptions, units and labels of values. They are displayed only. They are outside the digest of
 a domain, the workload and every draw, and files for machines keep the values of the columns.
+
+*Listed* cells are those of the values, bins or periods in the domain file; the cells of outside values and of nulls, if
+there are any, follow them. Calendar periods are numbered: that of 1 January 1970 has the number 0.
 """
 
 from __future__ import annotations
@@ -79,8 +82,8 @@ def read_words(where: str, table: Mapping[str, Any]) -> Words:
     DomainError
         If one is not a text, or two values have the same label.
     """
-    found: dict[str, Any] = {key: table[key] for key in WORDS[:3] if key in table}
-    for key, text in found.items():
+    words: dict[str, Any] = {key: table[key] for key in WORDS[:3] if key in table}
+    for key, text in words.items():
         _check_text(f"{where}.{key}", text)
     labels = table.get("labels", {})
     if not isinstance(labels, Mapping):
@@ -88,12 +91,12 @@ def read_words(where: str, table: Mapping[str, Any]) -> Words:
             f"{where}.labels", safe_repr(labels), 'texts by value, as {0 = "alive", 1 = "dead"}', "fix it"
         )
 
-    shown = {key_of(value): text for value, text in labels.items()}
-    for value, text in shown.items():
+    shown_labels = {key_of(value): text for value, text in labels.items()}
+    for value, text in shown_labels.items():
         _check_text(f"{where}.labels.{value}", text)
-        if list(shown.values()).count(text) > 1:
+        if list(shown_labels.values()).count(text) > 1:
             raise DomainError(f"{where}.labels", f"{text!r} twice", "distinct texts", "change one of them")
-    return Words(**found, labels=shown)
+    return Words(**words, labels=shown_labels)
 
 
 def check_labelled(where: str, labelled: Mapping[str, str], labels: Sequence[Any]) -> None:
@@ -185,12 +188,12 @@ def read_period(by: str, value: object) -> int:
         return number_of(by, date(value.year, value.month, value.day))
 
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    own = re.fullmatch(NAMES[by][0], text)
-    if own is None and not is_day(text):
+    match = re.fullmatch(NAMES[by][0], text)
+    if match is None and not is_day(text):
         raise ValueError(NAMES[by][1])
-    if own is None:
+    if match is None:
         return number_of(by, date.fromisoformat(text))
-    return number_of(by, _begins(by, [int(part) for part in own.groups()]))
+    return number_of(by, _begins(by, [int(part) for part in match.groups()]))
 
 
 def _begins(by: str, parts: list[int]) -> date:
@@ -388,11 +391,11 @@ class Attribute:
     @cached_property
     def denoted(self) -> dict[Any, list[str]]:
         """Labels that are texts by the values that they denote: numbers, instants, and true or false by (value,)."""
-        found: dict[Any, list[str]] = {}
+        labels_of: dict[Any, list[str]] = {}
         for label in self.labels[: self.listed]:
             if isinstance(label, str) and (value := _denoted(label)) is not None:
-                found.setdefault(value, []).append(label)
-        return found
+                labels_of.setdefault(value, []).append(label)
+        return labels_of
 
     @property
     def _listed_labels(self) -> list[Any]:
@@ -447,8 +450,8 @@ class Attribute:
         policies = {} if self.unparsable is None else {"unparsable": self.unparsable}
         read = {"from": self.source} if self.source else {}
         outside = {} if self.search is not None and self.values else {"outside": self.outside}
-        own = {"kind": self.kind, **self._own_keys} | (self.search.describe() if self.search is not None else {})
-        return {**own, **outside, "nulls": self.nulls, **policies, **read, **self.words.describe()}
+        settings = {"kind": self.kind, **self._own_keys} | (self.search.describe() if self.search is not None else {})
+        return {**settings, **outside, "nulls": self.nulls, **policies, **read, **self.words.describe()}
 
     @property
     def _own_keys(self) -> dict[str, Any]:

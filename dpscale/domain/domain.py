@@ -202,7 +202,7 @@ def axes_of(attributes: object, columns: Mapping[str, object]) -> tuple[Attribut
 
 
 def _named(columns: Mapping[Any, object]) -> tuple[Attribute, ...]:
-    return tuple(one for name, value in columns.items() for one in _attributes(name, value))
+    return tuple(attribute for name, value in columns.items() for attribute in _attributes(name, value))
 
 
 def _attributes(name: Any, value: object) -> list[Attribute]:
@@ -216,7 +216,7 @@ def _attributes(name: Any, value: object) -> list[Attribute]:
     if value is bool:
         return from_tables({name: {"kind": "boolean"}})
     if isinstance(value, Mapping) and value.get("kind") == NUMBER:
-        return [*read_numbers({name: {key: one for key, one in value.items() if key != "kind"}})]
+        return [*read_numbers({name: {key: text for key, text in value.items() if key != "kind"}})]
     if isinstance(value, Mapping):
         return from_tables({name: dict(value)})
     dimensions: Any = getattr(value, "ndim", 0)
@@ -311,8 +311,8 @@ class AxisIndex:
     def alone(self) -> frozenset[str]:
         """Attributes read from the column of the same name, which no other attribute uses."""
         read = [column for axis in self.axes for column in axis.columns]
-        own = [axis.name for axis in self.axes if axis.columns == (axis.name,) and axis.search is None]
-        return frozenset(name for name in own if read.count(name) == 1)
+        named_alike = [axis.name for axis in self.axes if axis.columns == (axis.name,) and axis.search is None]
+        return frozenset(name for name in named_alike if read.count(name) == 1)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -516,7 +516,7 @@ class Domain(AxisIndex):
         check_totals(self, self.public_totals)
         self.formats: tuple[TextFormat, ...] = read_formats(formats or {})
         modelled = {*self.axis_names, *self.columns(self.axis_names)}
-        if taken := [one.name for one in self.formats if one.name in modelled]:
+        if taken := [text_format.name for text_format in self.formats if text_format.name in modelled]:
             raise DomainError(f"{FORMATS}.{taken[0]}", "the column of an attribute or a number", "another column",
                               "remove the format, or the attribute")  # fmt: skip
 
@@ -530,13 +530,13 @@ class Domain(AxisIndex):
             raise DomainError("rules", safe_repr(texts), "a list of texts", 'write rules=["discharge >= admission"]')
         self.rule_texts = tuple(dict.fromkeys(map(checked_text, texts)))
         read = {text: read_constraints(text, self.__getitem__) for text in self.rule_texts}
-        every = [rule for own in read.values() for rule in own]
+        all_rules = [rule for rules_of_text in read.values() for rule in rules_of_text]
         check_contradictions(read, self._sizes, {axis.name: axis.listed for axis in self.axes})
 
-        self.value_rules = tuple(rule for rule in every if isinstance(rule, ValueRule))
-        rules = with_dependencies([rule for rule in every if rule.names], self._sizes) + follows(self.attributes)
+        self.value_rules = tuple(rule for rule in all_rules if isinstance(rule, ValueRule))
+        rules = with_dependencies([rule for rule in all_rules if rule.names], self._sizes) + follows(self.attributes)
         check_rules(rules, self._sizes)
-        self.rules = closed((*rules, *implied_rules(every)))
+        self.rules = closed((*rules, *implied_rules(all_rules)))
 
     def with_rules(self, texts: Sequence[str]) -> Domain:
         """Return the domain with further rules.
@@ -567,11 +567,16 @@ class Domain(AxisIndex):
 
         `marks` state a review or a search of the domain; no constructor takes them, so they are copied afterwards.
         """
-        kept = {"axes": self.axes, "rules": self.rule_texts, "totals": self.public_totals, "marks": self._marks}
-        own = kept | changes
-        made = Domain(own["axes"], own["rules"], own["totals"], {one.name: one.describe() for one in self.formats})
-        made._marks = own["marks"]
-        return made
+        parts = {"axes": self.axes, "rules": self.rule_texts, "totals": self.public_totals, "marks": self._marks}
+        changed_parts = parts | changes
+        copied = Domain(
+            changed_parts["axes"],
+            changed_parts["rules"],
+            changed_parts["totals"],
+            {text_format.name: text_format.describe() for text_format in self.formats},
+        )
+        copied._marks = changed_parts["marks"]
+        return copied
 
     @cached_property
     def _marks(self) -> dict[str, Any]:
@@ -632,16 +637,16 @@ class Domain(AxisIndex):
 
         `path` is that of the domain file, to whose folder the files are relative.
         """
-        trees = {one.name: one for one in self.searches if isinstance(one.search, NodeSearch)}
+        trees = {axis.name: axis for axis in self.searches if isinstance(axis.search, NodeSearch)}
         if not trees:
             return self
-        found = {name: replace(tree, search=located_tree(tree, path.parent)) for name, tree in trees.items()}
-        return self._with(found)
+        located = {name: replace(tree, search=located_tree(tree, path.parent)) for name, tree in trees.items()}
+        return self._with(located)
 
     @property
     def discovered(self) -> tuple[str, ...]:
         """Attributes and numbers whose cells were found by a search, or will be."""
-        return tuple(self._marks.get(DISCOVERED, ())) or tuple(one.name for one in self.searches)
+        return tuple(self._marks.get(DISCOVERED, ())) or tuple(axis.name for axis in self.searches)
 
     def _with(self, changed: Mapping[str, Attribute], **marks: Any) -> Domain:
         """Return the domain with other attributes in the places of some."""
@@ -668,8 +673,8 @@ class Domain(AxisIndex):
         DomainError
             If a total is invalid, or contradicts another one.
         """
-        found = [read_total(table, self, folder) for table in tables]
-        return self._copy(totals=(*self.public_totals, *found)) if found else self
+        read = [read_total(table, self, folder) for table in tables]
+        return self._copy(totals=(*self.public_totals, *read)) if read else self
 
     def without(self, name: str) -> Domain:
         """Return the domain without an attribute.
@@ -738,8 +743,11 @@ class Domain(AxisIndex):
         -------
         Domain
         """
-        known = {name: replace(one, words=one.words.among(one.labels)) if one.words.labels else one
-                 for name, one in found.items()}  # fmt: skip
+        known = {}
+        for name, attribute in found.items():
+            # words of values that were not found are dropped
+            has_words = bool(attribute.words.labels)
+            known[name] = replace(attribute, words=attribute.words.among(attribute.labels)) if has_words else attribute
         return self._with(known, **{DISCOVERED: list(found)})
 
     @classmethod
@@ -778,9 +786,9 @@ class Domain(AxisIndex):
             )
 
         axes = [*from_tables(tables, folder), *read_numbers(content.get("numbers", {}))]
-        made = cls(axes, texts_of(content.get(RULE, [])), formats=content.get(FORMATS, {}))
-        made._marks = {name: content[name] for name in (REVIEWED, DISCOVERED) if name in content}
-        return made.with_totals(content.get(TOTALS, []), folder)
+        domain = cls(axes, texts_of(content.get(RULE, [])), formats=content.get(FORMATS, {}))
+        domain._marks = {name: content[name] for name in (REVIEWED, DISCOVERED) if name in content}
+        return domain.with_totals(content.get(TOTALS, []), folder)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of a domain file that defines this domain.
@@ -803,15 +811,19 @@ class Domain(AxisIndex):
             for attribute in self.attributes
             if attribute.level is not None and attribute.level.is_leaf
         }
-        own = [
+        stated = [
             attribute
             for attribute in self.attributes
             if attribute.level is None or attribute.level.is_leaf or attribute.level.tree not in leaves
         ]
         totals = {TOTALS: [total.describe() for total in self.public_totals]} if self.public_totals else {}
-        formats = {FORMATS: {one.name: one.describe() for one in self.formats}} if self.formats else {}
+        formats = (
+            {FORMATS: {text_format.name: text_format.describe() for text_format in self.formats}}
+            if self.formats
+            else {}
+        )
 
-        attributes = {a.name: a.describe() for a in own}
+        attributes = {a.name: a.describe() for a in stated}
         return {"attributes": attributes, **numbers, **formats, **rules, **self._marks, **totals}
 
     def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:

@@ -139,8 +139,8 @@ def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     # the values are nodes of a public tree of codes
     if "file" in table:
         return _read_tree(field, name, table, assumed)
-    if given := sorted({"leaf", "levels", "sha256"} & set(table)):
-        raise DomainError(f"{field}.{given[0]}", "given without file", "the file of a tree of codes", "add file")
+    if misplaced := sorted({"leaf", "levels", "sha256"} & set(table)):
+        raise DomainError(f"{field}.{misplaced[0]}", "given without file", "the file of a tree of codes", "add file")
 
     longest = read_count(f"{field}.max_length", table.get("max_length", ValueSearch.max_length), 1, LONGEST)
     values = table.get("values", [])
@@ -175,9 +175,9 @@ def _read_tree(field: str, name: str, table: Mapping[str, Any], assumed: int) ->
     plans assume.
     """
     # settings of a search for values do not apply to the nodes of a tree
-    if given := sorted({"max_length", "values", "other", "count"} & set(table)):
+    if misplaced := sorted({"max_length", "values", "other", "count"} & set(table)):
         raise DomainError(
-            f"{field}.{given[0]}", "given with the file of a tree", "a tree alone, or values", "remove it"
+            f"{field}.{misplaced[0]}", "given with the file of a tree", "a tree alone, or values", "remove it"
         )
 
     file, leaf, levels = table["file"], table.get("leaf", name), table.get("levels")
@@ -242,14 +242,20 @@ def from_tables(tables: Mapping[str, Any], folder: Path | None = None) -> list[A
     folder : Path, optional
         Folder from which relative paths of public trees start; default: the current one.
     """
-    found = [one for name, table in _single_tables(tables).items() for one in _family(name, table, folder)]
-    names = [one.name for one in found]
-    for one in found:
-        if one.level is not None and not one.level.is_leaf and names.count(one.name) > 1:
-            leaf = next(own.name for own in found if own.level is not None and own.level.tree is one.level.tree)
-            raise DomainError(f"attributes.{leaf}.levels", f"{one.name!r}, the name of another attribute",
+    attributes = [
+        attribute for name, table in _single_tables(tables).items() for attribute in _family(name, table, folder)
+    ]
+    names = [attribute.name for attribute in attributes]
+    for attribute in attributes:
+        if attribute.level is not None and not attribute.level.is_leaf and names.count(attribute.name) > 1:
+            leaf = next(
+                sibling.name
+                for sibling in attributes
+                if sibling.level is not None and sibling.level.tree is attribute.level.tree
+            )
+            raise DomainError(f"attributes.{leaf}.levels", f"{attribute.name!r}, the name of another attribute",
                               "distinct names", "rename the attribute, or the column of the file")  # fmt: skip
-    return found
+    return attributes
 
 
 def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,24 +263,24 @@ def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
 
     ALSO is the key of further attributes. Title and description (the first two of WORDS) belong to the first one alone.
     """
-    found: dict[str, Any] = {}
+    tables_of: dict[str, Any] = {}
     for name, table in tables.items():
         alike = table.get(ALSO, []) if isinstance(table, Mapping) else []
         field = f"attributes.{name}.{ALSO}"
-        if not isinstance(alike, list | tuple) or not all(isinstance(one, str) and one for one in alike):
+        if not isinstance(alike, list | tuple) or not all(isinstance(other, str) and other for other in alike):
             raise DomainError(field, safe_repr(alike), "a list of columns with the same values", "fix it")
         if alike and ({"from", "parent"} & set(table) or table.get("kind") == "hierarchy"):
             raise DomainError(field, "given with from, with a parent or for a hierarchy", "a plain attribute",
                               "write a table for each attribute")  # fmt: skip
-        if twice := [one for one in alike if one in found or one in tables or alike.count(one) > 1]:
+        if twice := [other for other in alike if other in tables_of or other in tables or alike.count(other) > 1]:
             raise DomainError(field, f"{twice[0]!r}, which has a table already", "each attribute once", "remove it")
 
         # the first attribute has its table without `also`
-        own = {key: value for key, value in table.items() if key != ALSO} if alike else table
-        others = {key: value for key, value in own.items() if key not in WORDS[:2]} if alike else {}
-        found |= {name: own, **dict.fromkeys(alike, others)}
+        table_of_first = {key: value for key, value in table.items() if key != ALSO} if alike else table
+        others = {key: value for key, value in table_of_first.items() if key not in WORDS[:2]} if alike else {}
+        tables_of |= {name: table_of_first, **dict.fromkeys(alike, others)}
 
-    return found
+    return tables_of
 
 
 def _family(name: str, table: Any, folder: Path | None) -> list[Attribute]:
@@ -307,12 +313,12 @@ def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[At
     }
     source, tree = read_source(field, name, table), read_hierarchy(name, table, folder)
 
-    def made(own: str, level: int, column: str) -> Attribute:
+    def made(level_name: str, level: int, column: str) -> Attribute:
         return Attribute(
-            own, "hierarchy", values=tree.labels(level), level=TreeLevel(tree, level), source=column, **policies
+            level_name, "hierarchy", values=tree.labels(level), level=TreeLevel(tree, level), source=column, **policies
         )
 
-    above = [made(own, level, source or name) for level, own in enumerate(tree.columns[:-1])]
+    above = [made(level_name, level, source or name) for level, level_name in enumerate(tree.columns[:-1])]
     return [_with_words(made(name, tree.leaf, source), table), *above]
 
 
@@ -375,8 +381,8 @@ def from_table(name: str, table: object) -> Attribute:
         raise DomainError(f"attributes.{name}.outside", "'clip'", f"reject, category or drop, for {kind}",
                           "listed values have no nearest value")  # fmt: skip
 
-    own = "categories" if kind == "discover" else kind
-    attribute = replace(Attribute(name, own, **read, **policies), source=read_source(field, name, table))
+    own_kind = "categories" if kind == "discover" else kind
+    attribute = replace(Attribute(name, own_kind, **read, **policies), source=read_source(field, name, table))
     if attribute.unparsable and attribute.of_texts:
         raise DomainError(f"attributes.{name}.unparsable", "given for texts", "kinds of numbers", "use outside instead")
     return _with_words(attribute, table)
@@ -415,7 +421,7 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
     return kind
 
 
-def _is_integer(name: str, key: str, value: object) -> int:
+def _checked_integer(name: str, key: str, value: object) -> int:
     """Return a value if it is an integer that floats represent exactly; raise DomainError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise DomainError(
@@ -428,7 +434,7 @@ def _is_integer(name: str, key: str, value: object) -> int:
 
 def _read_integer(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the range of an integer attribute. Raises DomainError unless `round` divides high − low."""
-    low, high, step = (_is_integer(name, key, table.get(key, 1)) for key in ("low", "high", "round"))
+    low, high, step = (_checked_integer(name, key, table.get(key, 1)) for key in ("low", "high", "round"))
     if high < low:
         raise DomainError(f"attributes.{name}.high", f"{high}", f"at least low = {low}", "swap them")
     if step < 1 or (high - low) % step:
@@ -439,7 +445,7 @@ def _read_integer(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_coded(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ends of the codes 0 … size − 1. Raises DomainError if `size` is no positive integer."""
-    size = _is_integer(name, "size", table["size"])
+    size = _checked_integer(name, "size", table["size"])
     if size < 1:
         raise DomainError(f"attributes.{name}.size", f"{size}", "a positive number", "fix it")
     return {"low": 0, "high": size - 1}
@@ -462,8 +468,9 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     check_values(field, values)
     for label, policy in ((OUTSIDE_LABEL, "outside"), (NULL_LABEL, "nulls")):
         if label in values and table.get(policy) == "category":
-            what = "values outside the domain" if policy == "outside" else "nulls"
-            raise DomainError(field, f"the value {label}, which is the label of {what} here", "values with other names",
+            cause = "values outside the domain" if policy == "outside" else "nulls"
+            raise DomainError(field, f"the value {label}, which is the label of {cause} here",
+                              "values with other names",
                               f"represent it by another name in a map, or change {policy}")  # fmt: skip
 
     return {"values": tuple(values)}
@@ -475,7 +482,11 @@ def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
     With a `length` above 0, the column values are beginnings of this length. OUTSIDE_LABEL and NULL_LABEL are labels of
     additional cells.
     """
-    if not isinstance(table, Mapping) or not table or not all(isinstance(one, list | tuple) for one in table.values()):
+    if (
+        not isinstance(table, Mapping)
+        or not table
+        or not all(isinstance(values_of_entry, list | tuple) for values_of_entry in table.values())
+    ):
         raise DomainError(
             field,
             "not a table of lists",
@@ -500,7 +511,7 @@ def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
     A map gives several beginnings a common value; otherwise each listed value is a beginning.
     """
-    length = _is_integer(name, "length", table["length"])
+    length = _checked_integer(name, "length", table["length"])
     if length < 1:
         raise DomainError(f"attributes.{name}.length", f"{length}", "a positive number of letters", "fix it")
     if "map" in table:
@@ -529,9 +540,9 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if edges == PRIVATE:
         return read_private_edges(name, table)
     # settings of a search have no meaning for public edges
-    if given := sorted(BIN_KEYS & set(table)):
+    if misplaced := sorted(BIN_KEYS & set(table)):
         raise DomainError(
-            f"attributes.{name}.{given[0]}", "given with public edges", f'edges = "{PRIVATE}" only', "remove it"
+            f"attributes.{name}.{misplaced[0]}", "given with public edges", f'edges = "{PRIVATE}" only', "remove it"
         )
     if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
         raise DomainError(field, "not a list of numbers", f'finite numbers, or "{PRIVATE}"', "fix it")

@@ -56,7 +56,7 @@ class Tree:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the fields alone; everything else follows from them."""
-        return type(self), tuple(getattr(self, one.name) for one in fields(self))
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def depth(self) -> int:
@@ -81,12 +81,12 @@ class Tree:
         `sizes` are the numbers of nodes by level and `parents` the parent of each node of the next level. A pair is
         (order or None, starts), where the children of node i begin at starts[i] in this order.
         """
-        found = []
+        segments = []
         for size, parent in zip(self.sizes, self.parents, strict=False):
             order = None if bool((np.diff(parent) >= 0).all()) else np.argsort(parent, kind="stable")
             counts = np.bincount(parent, minlength=size)
-            found.append((order, np.cumsum(counts) - counts))
-        return tuple(found)
+            segments.append((order, np.cumsum(counts) - counts))
+        return tuple(segments)
 
     def sum_children(self, values: NDArray[Any], level: int) -> NDArray[Any]:
         """Return the sums of the values of level + 1, shape (nodes, …), over the children of each node of a level."""
@@ -95,10 +95,10 @@ class Tree:
 
     def sums(self, leaves: NDArray[Any]) -> list[NDArray[Any]]:
         """Return the values of the nodes of every level, root first, from those of the leaves, shape (leaves, …)."""
-        found = [leaves]
+        values = [leaves]
         for level in range(self.depth - 1, -1, -1):
-            found.append(self.sum_children(found[-1], level))
-        return found[::-1]
+            values.append(self.sum_children(values[-1], level))
+        return values[::-1]
 
     @cached_property
     def child_counts(self) -> tuple[Integers, ...]:
@@ -111,13 +111,13 @@ class Tree:
         """Return the children, in level + 1, of some nodes of a level, those of one node after those of another.
 
         `_segments` has the order of the children by parent, or None if they are sorted, and the start of each parent's
-        run. `found` are positions in this order.
+        run. `places` are positions in this order.
         """
         order, starts = self._segments[level]
         counts = self.child_counts[level][nodes]
         ends = np.cumsum(counts)
-        found = np.repeat(starts[nodes] - (ends - counts), counts) + np.arange(int(counts.sum()))
-        return found if order is None else order[found]
+        places = np.repeat(starts[nodes] - (ends - counts), counts) + np.arange(int(counts.sum()))
+        return places if order is None else order[places]
 
     def ancestors(self, upper: int, lower: int | None = None) -> Integers:
         """Return the node of a level that contains each node of a lower one, by default each leaf.
@@ -233,13 +233,13 @@ def level_axes(
     """
     shape, axes, levels = domain.shape(names), list[int](), list[Integers]()
     for name in wanted:
-        own = domain.hierarchy_of(name)
-        below = (name,) if own is None else own.names[own.position(name) :]
+        hierarchy = domain.hierarchy_of(name)
+        below = (name,) if hierarchy is None else hierarchy.names[hierarchy.position(name) :]
         lower = name if name in names else next((level for level in reversed(below) if level in names), None)
         if lower is None:
             return None
         axes.append(names.index(lower))
-        levels.append(np.arange(shape[axes[-1]]) if own is None else own.ancestors(name, lower))
+        levels.append(np.arange(shape[axes[-1]]) if hierarchy is None else hierarchy.ancestors(name, lower))
     return (axes, levels) if len(set(axes)) == len(axes) else None
 
 
@@ -284,7 +284,7 @@ def hierarchies_of(attributes: Sequence[Attribute]) -> tuple[Hierarchy, ...]:
     for rule in follows(attributes):
         if rule.determinant not in inner and rule.whole and _fills(rule.of, sizes[rule.dependent]):
             above[rule.determinant][rule.dependent] = rule.of
-    return tuple(_nested(leaf, found, sizes, levels) for leaf, found in above.items() if found)
+    return tuple(_nested(leaf, parents, sizes, levels) for leaf, parents in above.items() if parents)
 
 
 def _fills(cells: Integers, size: int) -> bool:
@@ -319,6 +319,6 @@ def _is_within(lower: Integers, upper: Integers) -> bool:
 
 def _parents(upper: Integers, lower: Integers) -> Integers:
     """Return the cell of the upper level for every cell of the lower one, from both cells of every leaf."""
-    found = np.empty(int(lower.max()) + 1, np.int64)
-    found[lower] = upper
-    return found
+    parents = np.empty(int(lower.max()) + 1, np.int64)
+    parents[lower] = upper
+    return parents

@@ -228,9 +228,9 @@ class Number(Attribute):
         ends = {
             key: shown(end * self.unit) for key in ("low", "high") if (end := getattr(self.search, key)) is not None
         }
-        given = self.search.fallback
-        fallback = {} if given is None else {
-            "fallback": [shown(end * self.unit) for name, end in zip(("low", "high"), given, strict=True)
+        fallback_ends = self.search.fallback
+        fallback = {} if fallback_ends is None else {
+            "fallback": [shown(end * self.unit) for name, end in zip(("low", "high"), fallback_ends, strict=True)
                          if name in self.search.searched]
         }  # fmt: skip
 
@@ -362,40 +362,40 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
     return low, known.get("high", low + ASSUMED_STEPS), step, search
 
 
-def _read_fallback(field: str, given: object, search: EndSearch, step: Fraction) -> tuple[int, int]:
+def _read_fallback(field: str, fallback: object, search: EndSearch, step: Fraction) -> tuple[int, int]:
     """Return the range, in steps, that is used if a search sees no values: a number for each private end.
 
     `search.searched` names the private ends, "low", "high" or both; the other end is public and already in steps.
     """
     takes = f"a list with a public number for {' and '.join(search.searched)}"
-    if not isinstance(given, list | tuple) or len(given) != len(search.searched):
-        raise DomainError(field, _listed(given), takes, "write fallback = [0, 100]")
+    if not isinstance(fallback, list | tuple) or len(fallback) != len(search.searched):
+        raise DomainError(field, _listed(fallback), takes, "write fallback = [0, 100]")
 
-    ends = {name: read_exact(field, end) / step for name, end in zip(search.searched, given, strict=True)}
+    ends = {name: read_exact(field, end) / step for name, end in zip(search.searched, fallback, strict=True)}
     if any(end.denominator != 1 or abs(end) >= EXACT for end in ends.values()):
-        raise DomainError(field, _listed(given), "multiples of step, of less than 2^53 steps", "change it or step")
+        raise DomainError(field, _listed(fallback), "multiples of step, of less than 2^53 steps", "change it or step")
 
     low, high = (int(ends[name]) if name in ends else getattr(search, name) for name in ("low", "high"))
     if low >= high:
-        raise DomainError(field, _listed(given), "an upper end above the lower one",
-                          "swap them" if len(given) > 1 else "state another number")  # fmt: skip
+        raise DomainError(field, _listed(fallback), "an upper end above the lower one",
+                          "swap them" if len(fallback) > 1 else "state another number")  # fmt: skip
     return low, high
 
 
-def _listed(given: object) -> str:
+def _listed(value: object) -> str:
     """Return a short list as text, for a message; any other value as `safe_repr` shows it."""
-    if not isinstance(given, list | tuple) or len(given) > MOST_LISTED:
-        return safe_repr(given)
-    return f"[{', '.join(map(safe_repr, given))}]"
+    if not isinstance(value, list | tuple) or len(value) > MOST_LISTED:
+        return safe_repr(value)
+    return f"[{', '.join(map(safe_repr, value))}]"
 
 
-def _read_clipped(field: str, given: object) -> tuple[float, float]:
+def _read_clipped(field: str, limits: object) -> tuple[float, float]:
     """Return the upper limits of the clipped parts of a mean, below and above the range."""
-    if isinstance(given, list | tuple) and len(given) == 2 and all(
-        isinstance(limit, int | float) and not isinstance(limit, bool) and 0 <= limit < math.inf for limit in given
+    if isinstance(limits, list | tuple) and len(limits) == 2 and all(
+        isinstance(limit, int | float) and not isinstance(limit, bool) and 0 <= limit < math.inf for limit in limits
     ):  # fmt: skip
-        return float(given[0]), float(given[1])
-    raise DomainError(field, _listed(given), "two numbers of at least 0, as a search writes them", "remove it")
+        return float(limits[0]), float(limits[1])
+    raise DomainError(field, _listed(limits), "two numbers of at least 0, as a search writes them", "remove it")
 
 
 def checked_number(number: Number) -> Number:

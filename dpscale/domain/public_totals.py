@@ -121,13 +121,13 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
         unknown = "not a table" if not isinstance(table, Mapping) else f"the key {sorted(set(table) - KEYS)[0]!r}"
         raise DomainError("totals", unknown, ", ".join(sorted(KEYS)), "fix it")
 
-    path, given = table.get("path"), table.get("attributes")
+    path, stated = table.get("path"), table.get("attributes")
     if not isinstance(path, str) or not path.endswith((".csv", ".parquet")):
         raise DomainError("totals.path", safe_repr(path), "the path of a CSV or Parquet file", "fix it")
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
-        raise DomainError("totals.attributes", safe_repr(given), "a list of attributes", "fix it")
+    if not isinstance(stated, list | tuple) or not all(isinstance(entry, str) for entry in stated):
+        raise DomainError("totals.attributes", safe_repr(stated), "a list of attributes", "fix it")
 
-    names = domain.ordered(given)
+    names = domain.ordered(stated)
     # refuses names that are no attributes
     for name in names:
         domain.attribute(name)
@@ -143,12 +143,12 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
     where = place(path if folder is None or "://" in path else folder / path, "totals.path")
     column = table.get("column", "count")
     counts = _counts(_read(where), names, column, domain, display_path(where))
-    found = PublicTotal(names=names, counts=counts, origin=origin, counted=counted, path=str(where), column=column)
+    total = PublicTotal(names=names, counts=counts, origin=origin, counted=counted, path=str(where), column=column)
     # the hash is written at the first reading, so that a run does not continue with other totals
-    if table.get("sha256", found.digest) != found.digest:
+    if table.get("sha256", total.digest) != total.digest:
         raise DomainError("totals.path", f"{display_path(where)}, which was changed", "the file as it was first read",
                           "restore it, or start a new run")  # fmt: skip
-    return found
+    return total
 
 
 def condition_of(totals: Iterable[PublicTotal]) -> str:
@@ -203,7 +203,7 @@ def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, 
     The number of a cell is its position in row-major order. A cell that the rules exclude may be absent, and must be
     zero.
     """
-    if missing := [one for one in (*names, column) if one not in table.column_names]:
+    if missing := [wanted for wanted in (*names, column) if wanted not in table.column_names]:
         raise DomainError("totals.path", f"no column {missing[0]!r} in {path}", ", ".join(table.column_names),
                           nearest(str(missing[0]), table.column_names))  # fmt: skip
 
@@ -212,14 +212,14 @@ def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, 
     for name, size in zip(names, shape, strict=True):
         cells = cells * size + _cells(domain.attribute(name), table[name].to_pylist(), path)
     values = _integers(table[column].to_pylist(), path)
-    number = np.bincount(cells, minlength=int(np.prod(shape, dtype=int)))
+    counts_of_cell = np.bincount(cells, minlength=int(np.prod(shape, dtype=int)))
     allowed = possible(domain.rules, names, shape).reshape(-1) if names else np.ones(1, np.bool_)
-    if (number > 1).any():
-        raise _wrong_cell("two counts of", int(np.argmax(number > 1)), names, domain, path)
-    if ((number == 0) & allowed).any():
-        raise _wrong_cell("no count of", int(np.argmax((number == 0) & allowed)), names, domain, path)
+    if (counts_of_cell > 1).any():
+        raise _wrong_cell("two counts of", int(np.argmax(counts_of_cell > 1)), names, domain, path)
+    if ((counts_of_cell == 0) & allowed).any():
+        raise _wrong_cell("no count of", int(np.argmax((counts_of_cell == 0) & allowed)), names, domain, path)
 
-    counts = np.zeros(len(number), np.int64)
+    counts = np.zeros(len(counts_of_cell), np.int64)
     counts[cells] = values
     if (counts[~allowed] > 0).any():
         raise _wrong_cell("records in the impossible", int(np.argmax((counts > 0) & ~allowed)), names, domain, path)
@@ -280,10 +280,10 @@ def coarsen(domain: TotalsDomain, counts: Integers, names: AttributeSet, wanted:
     names, wanted : AttributeSet
         In domain order. A wanted attribute is one of `names`, or a level above one.
     """
-    if (found := level_axes(domain, names, wanted)) is None:
+    if (axes_and_cells := level_axes(domain, names, wanted)) is None:
         return None
     table = np.zeros(domain.shape(wanted), counts.dtype)
-    np.add.at(table.reshape(-1), margin_cells(counts.shape, *found), counts.reshape(-1))
+    np.add.at(table.reshape(-1), margin_cells(counts.shape, *axes_and_cells), counts.reshape(-1))
     return table
 
 
@@ -293,29 +293,29 @@ def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:
     `common_set` are the attributes, or levels above, of which both totals have a table; `coarsen` sums a total to it,
     and is None if it cannot.
     """
-    for one, other in combinations(totals, 2):
-        names = common_set(domain, one.names, other.names)
-        tables = [coarsen(domain, own.counts, own.names, names) for own in (one, other)]
+    for first, second in combinations(totals, 2):
+        names = common_set(domain, first.names, second.names)
+        tables = [coarsen(domain, total.counts, total.names, names) for total in (first, second)]
         if tables[0] is None or tables[1] is None or (tables[0] == tables[1]).all():
             continue
         cell = int(np.argmax((tables[0] != tables[1]).reshape(-1)))
-        values = [f"{int(table.reshape(-1)[cell])} in {display_path(own.path)}"
-                  for table, own in zip(tables, (one, other), strict=True) if table is not None]  # fmt: skip
+        values = [f"{int(table.reshape(-1)[cell])} in {display_path(total.path)}"
+                  for table, total in zip(tables, (first, second), strict=True) if table is not None]  # fmt: skip
         raise DomainError("totals", f"{describe_cell(domain, names, cell)}: {' and '.join(values)}",
                           "totals that agree", "correct one of the files")  # fmt: skip
 
 
-def common_set(domain: TotalsDomain, one: AttributeSet, other: AttributeSet) -> AttributeSet:
+def common_set(domain: TotalsDomain, first: AttributeSet, second: AttributeSet) -> AttributeSet:
     """Return the largest set whose table follows from both sets, in domain order.
 
     Of a hierarchy both sets may name different levels: the table at the higher one follows from both.
     """
-    found = [name for name in one if name in other]
+    common = [name for name in first if name in second]
     for hierarchy in domain.hierarchies:
         levels = [
             max((hierarchy.position(name) for name in names if name in hierarchy.names), default=-1)
-            for names in (one, other)
+            for names in (first, second)
         ]
         if min(levels) >= 0 and levels[0] != levels[1]:
-            found = [name for name in found if name not in hierarchy.names] + [hierarchy.names[min(levels)]]
-    return domain.ordered(found)
+            common = [name for name in common if name not in hierarchy.names] + [hierarchy.names[min(levels)]]
+    return domain.ordered(common)

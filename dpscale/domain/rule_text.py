@@ -228,14 +228,15 @@ class Clause:
     def or_else(self, other: Clause) -> Clause:
         """Return the clause of which either holds: unions of the cells of each attribute, and all comparisons."""
         cells = dict(self.cells)
-        for name, own in other.cells:
-            cells[name] = cells.get(name, frozenset()) | own
+        for name, allowed in other.cells:
+            cells[name] = cells.get(name, frozenset()) | allowed
         return Clause(tuple(cells.items()), tuple(dict.fromkeys(self.linear + other.linear)))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Attributes, and numbers, in the order of the text."""
-        return tuple(dict.fromkeys([*(name for name, _ in self.cells), *(n for one in self.linear for n in one.names)]))
+        compared = [name for comparison in self.linear for name in comparison.names]
+        return tuple(dict.fromkeys([*(name for name, _ in self.cells), *compared]))
 
 
 def checked_text(text: object) -> str:
@@ -261,7 +262,7 @@ def read_rule(text: object, find: Find) -> tuple[Clause, ...]:
     """
     try:
         reader = _Reader(checked_text(text), find)
-        return tuple(one for one in reader.clauses(reader.whole()) if not _is_always_true(one, find))
+        return tuple(clause for clause in reader.clauses(reader.whole()) if not _is_always_true(clause, find))
     except RecursionError:
         raise DomainError(FIELD, f"{safe_repr(text)}, with too many levels of ( or not", "fewer levels",
                           "remove parentheses") from None  # fmt: skip
@@ -296,14 +297,14 @@ class _Operand:
         terms = dict(self.terms)
         for name, factor in other.terms:
             terms[name] = terms.get(name, 0.0) + sign * factor
-        kept = tuple((name, factor) for name, factor in terms.items() if factor)
-        return type(self)(self.reader, kept, self.constant + sign * other.constant, self.dates + sign * other.dates)
+        left = tuple((name, factor) for name, factor in terms.items() if factor)
+        return type(self)(self.reader, left, self.constant + sign * other.constant, self.dates + sign * other.dates)
 
     def times(self, factor: float) -> Self:
         """Return a multiple of an attribute."""
         if self.dates:
             raise self.reader.fault("a product of a date", "a number times an attribute", "fix it")
-        return type(self)(self.reader, tuple((name, factor * own) for name, own in self.terms))
+        return type(self)(self.reader, tuple((name, factor * coefficient) for name, coefficient in self.terms))
 
     def compared(self, sign: str, value: Literal) -> Node:
         return self.reader.compare(self, sign, self.reader.operand_of(value))
@@ -360,8 +361,8 @@ class _Reader(ConditionReader):
     def joined(self, word: str, first: Node, second: Node) -> Node:
         return CompoundCondition(word, (first, second))
 
-    def negated(self, one: Node) -> Node:
-        return ~one
+    def negated(self, node: Node) -> Node:
+        return ~node
 
     def condition(self) -> Node:
         """Read a comparison of sums, such as `a <= b + 1` or a chain `0 < a < b`, or a membership `a in (…)`.
@@ -376,8 +377,9 @@ class _Reader(ConditionReader):
         while self.next.kind == "sign" and self.next.text in SIGNS:
             signs.append(self.take().text)
             sums.append(self._sum())
-        found = [self.compare(one, sign, other) for (one, other), sign in zip(pairwise(sums), signs, strict=True)]
-        return found[0] if len(found) == 1 else CompoundCondition("and", tuple(found))
+        pairs = zip(pairwise(sums), signs, strict=True)
+        comparisons = [self.compare(left, sign, right) for (left, right), sign in pairs]
+        return comparisons[0] if len(comparisons) == 1 else CompoundCondition("and", tuple(comparisons))
 
     def _sum(self) -> _Operand:
         """Read a sum of terms with signs: multiples of attributes, numbers and dates.
@@ -386,6 +388,7 @@ class _Reader(ConditionReader):
         """
         negative = self._take_sign("-")
         total = self._term()
+        # 0 less the first term
         total = _Operand(self).plus(total, -1) if negative else total
         while True:
             if self._take_sign("+", "-"):
@@ -406,12 +409,12 @@ class _Reader(ConditionReader):
         """Read an attribute, a literal, or a number times an attribute."""
         if self.next.kind in ("word", "quoted") and self.next.text.lower() not in ("true", "false"):
             return self._attribute()
-        found = self.operand_of(self.literal())
+        operand = self.operand_of(self.literal())
         if self._take_sign("*"):
-            if found.dates or isinstance(found.literal, str):
+            if operand.dates or isinstance(operand.literal, str):
                 raise self.fault("a product of a date or text", "a number times an attribute", "fix it")
-            return self._attribute().times(found.constant)
-        return found
+            return self._attribute().times(operand.constant)
+        return operand
 
     def _attribute(self) -> _Operand:
         """Read the name of an attribute, perhaps with the name of its table, as a sum of one term.
@@ -431,7 +434,7 @@ class _Reader(ConditionReader):
         number = 0.0 if isinstance(value, str) else float(value)
         return _Operand(self, constant=number, literal=value)
 
-    def compare(self, one: _Operand, sign: str, other: _Operand) -> Node:
+    def compare(self, left: _Operand, sign: str, right: _Operand) -> Node:
         """Return the comparison of two operands.
 
         An operand is a sum of attributes and a constant, or a literal; `dates` counts its dates with their signs. A
@@ -441,27 +444,27 @@ class _Reader(ConditionReader):
         difference of two sums of numbers or dates, compared with 0. A sum of dates is a date only if their signs add up
         to 1.
         """
-        if one.literal is not None and other.attribute is not None:
-            one, sign, other = other, SWAPPED[sign], one
-        first, second = one.attribute, other.attribute
-        if first is not None and other.literal is not None:
-            return self._compare_literal(first, one, sign, other)
+        if left.literal is not None and right.attribute is not None:
+            left, sign, right = right, SWAPPED[sign], left
+        first, second = left.attribute, right.attribute
+        if first is not None and right.literal is not None:
+            return self._compare_literal(first, left, sign, right)
         if first is not None and second is not None and sign in ("=", "!=") and _are_labels(first, second):
             return self._equal_labels(first, second, sign)
 
-        texts = [name for name, _ in one.terms + other.terms if kind_of_values(self.find(name)) == "text"]
-        if texts or isinstance(one.literal, str) or isinstance(other.literal, str):
+        texts = [name for name, _ in left.terms + right.terms if kind_of_values(self.find(name)) == "text"]
+        if texts or isinstance(left.literal, str) or isinstance(right.literal, str):
             raise self.fault(f"{sign} of texts" if not texts else f"{sign} with the text {texts[0]}",
                              "numbers or dates, or = and != of two texts", "compare values of one kind")  # fmt: skip
-        if one.dates != other.dates or one.dates not in (0, 1):
+        if left.dates != right.dates or left.dates not in (0, 1):
             raise self.fault("a date compared with a number", "values of one kind", "compare a date with a date")
-        difference = one.plus(other, -1)
+        difference = left.plus(right, -1)
         if not difference.terms:
             raise self.fault("a comparison of constants", "an attribute on one side", "remove it")
         # the terms of the side with more terms come first in the text of the rule
-        longer_first = difference.terms if len(one.terms) >= len(other.terms) else (
-            *(term for term in difference.terms if term[0] not in dict(one.terms)),
-            *(term for term in difference.terms if term[0] in dict(one.terms)),
+        longer_first = difference.terms if len(left.terms) >= len(right.terms) else (
+            *(term for term in difference.terms if term[0] not in dict(left.terms)),
+            *(term for term in difference.terms if term[0] in dict(left.terms)),
         )  # fmt: skip
         return self._signed(longer_first, difference.constant, sign)
 
@@ -489,30 +492,30 @@ class _Reader(ConditionReader):
         opposite = ~linear
         parts = opposite.parts if isinstance(opposite, CompoundCondition) else (opposite,)
         ends = {attribute.name: ranges.low}, {attribute.name: ranges.high}
-        cannot = np.any([one.fits(*ends) for one in parts], axis=0) & ~ranges.unknown
+        cannot = np.any([part.fits(*ends) for part in parts], axis=0) & ~ranges.unknown
         can = linear.fits(*ends) & ~ranges.unknown
         if (can & cannot).any():
             return linear
         return CellTest(attribute.name, frozenset(np.flatnonzero(can).tolist()),
                         frozenset(np.flatnonzero(cannot).tolist()))  # fmt: skip
 
-    def _compare_literal(self, attribute: Attribute, own: _Operand, sign: str, other: _Operand) -> Node:
+    def _compare_literal(self, attribute: Attribute, left: _Operand, sign: str, right: _Operand) -> Node:
         """Return the condition that an attribute compares with a literal: a date, a number or a label.
 
-        `own` is the attribute as a sum. A number is compared by values, unless equality is a test of cells whose values
-        are known exactly. Texts are compared by = and != only.
+        `left` is the attribute as a sum. A number is compared by values, unless equality is a test of cells whose
+        values are known exactly. Texts are compared by = and != only.
         """
-        value, kind = other.literal, kind_of_values(attribute)
+        value, kind = right.literal, kind_of_values(attribute)
         if kind == "date" and attribute.by != "day" and is_day(value):
-            other = self._day(attribute, str(value))  # a text of a day is that day, not its whole period
+            right = self._day(attribute, str(value))  # a text of a day is that day, not its whole period
         elif kind == "date" and not isinstance(value, datetime):
             return self._compare_period(attribute, sign, value)
         if kind == "number" and isinstance(value, int | float) and (
             isinstance(attribute, Number) or sign not in ("=", "!=") or not value_ranges(attribute).are_values
         ):  # fmt: skip
-            return self._signed(own.terms, -other.constant, sign)
+            return self._signed(left.terms, -right.constant, sign)
         if kind == "date":
-            return self._signed(own.terms, -other.constant, sign)
+            return self._signed(left.terms, -right.constant, sign)
         if sign not in ("=", "!="):
             raise self.fault(f"{attribute.name} {sign} {value!r}", "= or != for texts", "list the values with in (…)")
         test = self._equal(attribute, value)
@@ -554,28 +557,28 @@ class _Reader(ConditionReader):
         except ValueError as error:
             raise self.fault(f"{shown} for {attribute.name}", "a text in quotes for a code", f"write {error}") from None
         if cell is None or cell == attribute.null_cell:
-            known = [str(one) for one in attribute.labels if one is not None]
+            known = [str(label) for label in attribute.labels if label is not None]
             raise self.fault(shown, f"a value of {attribute.name}", nearest(shown.strip("'"), known))
         null = {attribute.null_cell} if attribute.null_cell >= 0 else set()
         return CellTest(attribute.name, frozenset({cell}), frozenset(range(attribute.size)) - {cell} - null)
 
-    def _equal_labels(self, one: Attribute, other: Attribute, sign: str) -> CompoundCondition:
+    def _equal_labels(self, first: Attribute, second: Attribute, sign: str) -> CompoundCondition:
         """Return the equality of two attributes whose cells are labels.
 
-        For each label of the first attribute: it differs, or the other attribute has the same label (or not, for !=).
+        For each label of the first attribute: it differs, or the second attribute has the same label (or not, for !=).
         """
 
         def key(label: object) -> object:
             return label if isinstance(label, int | float) and not isinstance(label, bool) else str(label)
 
-        cells = {key(label): cell for cell, label in enumerate(other.labels[: other.listed])}
-        every = frozenset(range(other.listed))
+        cells = {key(label): cell for cell, label in enumerate(second.labels[: second.listed])}
+        listed = frozenset(range(second.listed))
         parts = []
-        for cell, label in enumerate(one.labels[: one.listed]):
+        for cell, label in enumerate(first.labels[: first.listed]):
             equal = frozenset({cells[key(label)]} if key(label) in cells else ())
-            other_fits = CellTest(other.name, equal, every - equal)
-            differs = CellTest(one.name, frozenset(range(one.listed)) - {cell}, frozenset({cell}))
-            parts.append(differs | (other_fits if sign == "=" else ~other_fits))
+            second_fits = CellTest(second.name, equal, listed - equal)
+            differs = CellTest(first.name, frozenset(range(first.listed)) - {cell}, frozenset({cell}))
+            parts.append(differs | (second_fits if sign == "=" else ~second_fits))
         return CompoundCondition("and", tuple(parts))
 
     def clauses(self, node: Node) -> list[Clause]:
@@ -592,22 +595,22 @@ class _Reader(ConditionReader):
         if node.word == "and":
             return [clause for part in parts for clause in part]
 
-        found = parts[0]
+        alternatives = parts[0]
         for part in parts[1:]:
-            found = [one.or_else(other) for one in found for other in part]
-            if len(found) > MOST_CLAUSES:
+            alternatives = [first.or_else(second) for first in alternatives for second in part]
+            if len(alternatives) > MOST_CLAUSES:
                 raise self.fault("too many alternatives", f"at most {MOST_CLAUSES:,} clauses", "divide the rule")
-        return found
+        return alternatives
 
 
-def _are_labels(one: Attribute, other: Attribute) -> bool:
+def _are_labels(first: Attribute, second: Attribute) -> bool:
     """Return whether cells of both attributes are labels that can be compared.
 
     Cells of numbers and dates are labels only if each has a single value; those of periods longer than a day do not.
     """
-    kinds = [kind_of_values(own) for own in (one, other)]
-    if kinds[0] != kinds[1] or any(isinstance(own, Number) for own in (one, other)):
+    kinds = [kind_of_values(axis) for axis in (first, second)]
+    if kinds[0] != kinds[1] or any(isinstance(axis, Number) for axis in (first, second)):
         return False
     return kinds[0] == "text" or all(
-        value_ranges(own).are_values and (own.kind != "date" or own.by == "day") for own in (one, other)
+        value_ranges(axis).are_values and (axis.kind != "date" or axis.by == "day") for axis in (first, second)
     )

@@ -90,22 +90,22 @@ class StructuralZero:
         return self._has(column, self.names)
 
     def forbidden(self, name: str, column: Column, size: int) -> Flags:
-        others = self._has(column, [one for one in self.names if one != name])
+        others = self._has(column, [other for other in self.names if other != name])
         return np.multiply.outer(others, np.isin(np.arange(size), list(dict(self.cells)[name])))
 
     def _has(self, column: Column, names: Sequence[str]) -> Flags:
         """Return the rows whose cells of all given attributes are among the impossible ones, shape (n,)."""
-        held = np.ones(len(column(self.names[0])), np.bool_)
+        is_inside = np.ones(len(column(self.names[0])), np.bool_)
         for name in names:
-            held &= np.isin(column(name), list(dict(self.cells)[name]))
-        return held
+            is_inside &= np.isin(column(name), list(dict(self.cells)[name]))
+        return is_inside
 
     def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
         """Return the possible cells, False at the impossible combination; axes of other attributes have length 1."""
-        own = dict(self.cells)
-        held = np.ones([size if name in own else 1 for name, size in zip(names, shape, strict=True)], np.bool_)
-        held[np.ix_(*[sorted(own.get(name, {0})) for name in names])] = False
-        return held
+        tested = dict(self.cells)
+        allowed = np.ones([size if name in tested else 1 for name, size in zip(names, shape, strict=True)], np.bool_)
+        allowed[np.ix_(*[sorted(tested.get(name, {0})) for name in names])] = False
+        return allowed
 
     def to_dict(self) -> dict[str, Any]:
         return {"cells": [[name, sorted(cells)] for name, cells in self.cells]}
@@ -166,10 +166,10 @@ class FunctionalDependency:
         Axes are in the order of `names`.
         """
         sizes = dict(zip(names, shape, strict=True))
-        held = (self.of[:, None] < 0) | (self.of[:, None] == np.arange(sizes[self.dependent]))
+        allowed = (self.of[:, None] < 0) | (self.of[:, None] == np.arange(sizes[self.dependent]))
         if names.index(self.determinant) > names.index(self.dependent):
-            held = held.T
-        return held.reshape([size if name in self.names else 1 for name, size in sizes.items()])
+            allowed = allowed.T
+        return allowed.reshape([size if name in self.names else 1 for name, size in sizes.items()])
 
     def to_dict(self) -> dict[str, Any]:
         return {"by": self.determinant, "what": self.dependent, "of": self.of.tolist()}
@@ -197,9 +197,9 @@ class ValueRule:
 
     @classmethod
     def of(cls, clause: Clause, axes: Iterable[Attribute], text: str) -> ValueRule:
-        own = {axis.name: axis for axis in axes if axis.name in clause.names}
-        numbers = tuple(name for name, axis in own.items() if isinstance(axis, Number))
-        return cls(clause, {name: value_ranges(axis) for name, axis in own.items()}, numbers, text)
+        axes_of_clause = {axis.name: axis for axis in axes if axis.name in clause.names}
+        numbers = tuple(name for name, axis in axes_of_clause.items() if isinstance(axis, Number))
+        return cls(clause, {name: value_ranges(axis) for name, axis in axes_of_clause.items()}, numbers, text)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -222,16 +222,16 @@ class ValueRule:
 
     def renamed(self, names: Mapping[str, str]) -> ValueRule:
         """Return the rule with other names of some attributes and numbers."""
-        cells = tuple((names.get(name, name), own) for name, own in self.clause.cells)
-        linear = tuple(
-            Linear(tuple((names.get(name, name), factor) for name, factor in one.terms), one.constant, one.sign)
-            for one in self.clause.linear
-        )
-        ranges = {names.get(name, name): own for name, own in self.ranges.items()}
+        cells = tuple((names.get(name, name), allowed) for name, allowed in self.clause.cells)
+        linear = []
+        for comparison in self.clause.linear:
+            terms = tuple((names.get(name, name), factor) for name, factor in comparison.terms)
+            linear.append(Linear(terms, comparison.constant, comparison.sign))
+        ranges = {names.get(name, name): values for name, values in self.ranges.items()}
         return ValueRule(
-            clause=Clause(cells, linear),
+            clause=Clause(cells, tuple(linear)),
             ranges=ranges,
-            numbers=tuple(names.get(one, one) for one in self.numbers),
+            numbers=tuple(names.get(name, name) for name in self.numbers),
             text=self.text,
         )
 
@@ -248,9 +248,11 @@ class ValueRule:
             Group of every cell of each attribute.
         """
         cells = tuple(
-            (name, frozenset(labels[name][sorted(own)].tolist()) if own else own) for name, own in self.clause.cells
+            (name, frozenset(labels[name][sorted(allowed)].tolist()) if allowed else allowed)
+            for name, allowed in self.clause.cells
         )
-        ranges = {name: _hull(own, labels[name]) if name in labels else own for name, own in self.ranges.items()}
+        ranges = {name: _hull(values, labels[name]) if name in labels else values
+                  for name, values in self.ranges.items()}  # fmt: skip
         return ValueRule(clause=Clause(cells, self.clause.linear), ranges=ranges, numbers=self.numbers, text=self.text)
 
     def broken(self, column: Column) -> Flags:
@@ -272,16 +274,17 @@ class ValueRule:
         A rule holds if any of its parts does: a cell in `_allowed`, or a linear comparison. Comparisons with an unknown
         value always hold.
         """
-        held = np.zeros((), np.bool_)
+        fitting = np.zeros((), np.bool_)
         for name, allowed in self._allowed.items():
-            held = held | allowed[cells[name]]
+            fitting = fitting | allowed[cells[name]]
         for linear in self.clause.linear:
-            held = held | self.unknown(linear, cells) | linear.fits(*self.ends(linear.names, cells))
-        return held
+            fitting = fitting | self.unknown(linear, cells) | linear.fits(*self.ends(linear.names, cells))
+        return fitting
 
     @cached_property
     def _allowed(self) -> dict[str, Flags]:
-        return {name: np.isin(np.arange(len(self.ranges[name].low)), sorted(own)) for name, own in self.clause.cells}
+        sizes = {name: len(ranges.low) for name, ranges in self.ranges.items()}
+        return {name: np.isin(np.arange(sizes[name]), sorted(cells)) for name, cells in self.clause.cells}
 
     def satisfied_by_cells(self, cells: Mapping[str, Cells]) -> Flags:
         """Return where the cells alone satisfy the rule, or a value that it compares is unknown.
@@ -289,23 +292,23 @@ class ValueRule:
         `_allowed` has flags of the cells of an attribute that satisfy the rule. Linear comparisons of known values are
         not evaluated.
         """
-        held = np.zeros((), np.bool_)
+        satisfied = np.zeros((), np.bool_)
         for name, allowed in self._allowed.items():
-            held = held | allowed[cells[name]]
+            satisfied = satisfied | allowed[cells[name]]
         for linear in self.clause.linear:
-            held = held | self.unknown(linear, cells)
-        return held
+            satisfied = satisfied | self.unknown(linear, cells)
+        return satisfied
 
     def unknown(self, linear: Linear, cells: Mapping[str, Cells]) -> Flags:
         """Return where a value of a comparison is unknown.
 
         `numbers` are names without cells, which are not tested here.
         """
-        found = np.zeros((), np.bool_)
+        is_unknown = np.zeros((), np.bool_)
         for name in linear.names:
             if name not in self.numbers:
-                found = found | self.ranges[name].unknown[cells[name]]
-        return found
+                is_unknown = is_unknown | self.ranges[name].unknown[cells[name]]
+        return is_unknown
 
     def ends(self, names: Iterable[str], cells: Mapping[str, Cells]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the ends of the values of attributes in cells, and of numbers.
@@ -320,24 +323,25 @@ class ValueRule:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rule with its clause and values as JSON-ready data."""
-        ranges = {name: [own.low.tolist(), own.high.tolist(), own.unknown.tolist(), own.step]
-                  for name, own in self.ranges.items()}  # fmt: skip
-        linear = [[list(map(list, one.terms)), one.constant, one.sign] for one in self.clause.linear]
-        return {"rule": self.text, "tests": [[name, sorted(own)] for name, own in self.clause.cells],
+        ranges = {name: [values.low.tolist(), values.high.tolist(), values.unknown.tolist(), values.step]
+                  for name, values in self.ranges.items()}  # fmt: skip
+        linear = [[list(map(list, comparison.terms)), comparison.constant, comparison.sign]
+                  for comparison in self.clause.linear]  # fmt: skip
+        return {"rule": self.text, "tests": [[name, sorted(cells)] for name, cells in self.clause.cells],
                 "linear": linear, "ranges": ranges, "numbers": list(self.numbers)}  # fmt: skip
 
 
-def _hull(own: ValueRanges, labels: Integers) -> ValueRanges:
+def _hull(ranges: ValueRanges, labels: Integers) -> ValueRanges:
     """Return the ranges of groups of cells; a group with an unknown cell is unknown.
 
     `labels` is the group of each cell. Ends of a group are the least low and the greatest high end.
     """
     count = int(labels.max()) + 1
     low, high, unknown = np.full(count, np.inf), np.full(count, -np.inf), np.zeros(count, np.bool_)
-    np.minimum.at(low, labels, own.low)
-    np.maximum.at(high, labels, own.high)
-    np.logical_or.at(unknown, labels, own.unknown)
-    return ValueRanges(low=low, high=high, unknown=unknown, step=own.step)
+    np.minimum.at(low, labels, ranges.low)
+    np.maximum.at(high, labels, ranges.high)
+    np.logical_or.at(unknown, labels, ranges.unknown)
+    return ValueRanges(low=low, high=high, unknown=unknown, step=ranges.step)
 
 
 def restored(record: Mapping[str, Any]) -> StructuralZero | FunctionalDependency | ValueRule:
@@ -374,10 +378,10 @@ def constraints_on(rules: Iterable[DomainConstraint], names: Iterable[str]) -> t
 
 def possible(rules: Iterable[DomainConstraint], names: Sequence[str], shape: Sequence[int]) -> Flags:
     """Return the cells of a table that the constraints on its attributes permit."""
-    held = np.ones(shape, np.bool_)
+    permitted = np.ones(shape, np.bool_)
     for rule in constraints_on(rules, names):
-        held &= rule.possible(names, shape)
-    return held
+        permitted &= rule.possible(names, shape)
+    return permitted
 
 
 def read_constraints(text: object, find: Find) -> tuple[StructuralZero | ValueRule, ...]:
@@ -394,15 +398,16 @@ def read_constraints(text: object, find: Find) -> tuple[StructuralZero | ValueRu
     DomainError
         If the rule cannot be read.
     """
-    found = list[StructuralZero | ValueRule]()
+    constraints = list[StructuralZero | ValueRule]()
     for clause in read_rule(text, find):
         if clause.linear:
-            found.append(ValueRule.of(clause, [replace(find(name), name=name) for name in clause.names], str(text)))
+            axes = [replace(find(name), name=name) for name in clause.names]
+            constraints.append(ValueRule.of(clause, axes, str(text)))
         else:
-            found.append(StructuralZero(tuple(
+            constraints.append(StructuralZero(tuple(
                 (name, frozenset(range(find(name).size)) - cells) for name, cells in clause.cells
             )))  # fmt: skip
-    return tuple(found)
+    return tuple(constraints)
 
 
 def with_dependencies(
@@ -417,16 +422,20 @@ def with_dependencies(
         if isinstance(rule, StructuralZero) and len(rule.names) == 2:
             pairs.setdefault(frozenset(rule.names), []).append(rule)
 
-    found = dict[frozenset[str], FunctionalDependency]()
+    dependencies = dict[frozenset[str], FunctionalDependency]()
     for pair, zeros in pairs.items():
         names = zeros[0].names
         shape = [sizes[name] for name in names]
-        if math.prod(shape) <= MOST_CELLS and (one := _dependency(names, possible(zeros, names, shape))) is not None:
-            found[pair] = one
+        if math.prod(shape) > MOST_CELLS:
+            continue
+        # None if the zeros leave several cells of each attribute for a cell of the other
+        dependency = _dependency(names, possible(zeros, names, shape))
+        if dependency is not None:
+            dependencies[pair] = dependency
 
     # the zeros of a pair are replaced together
-    replaced = {id(rule) for pair in found for rule in pairs[pair]}
-    return (*(rule for rule in rules if id(rule) not in replaced), *found.values())
+    replaced = {id(rule) for pair in dependencies for rule in pairs[pair]}
+    return (*(rule for rule in rules if id(rule) not in replaced), *dependencies.values())
 
 
 def _dependency(names: Sequence[str], allowed: Flags) -> FunctionalDependency | None:
@@ -450,7 +459,7 @@ def follows(attributes: Sequence[Attribute]) -> tuple[FunctionalDependency, ...]
         for attribute in reversed(attributes)
         if not attribute.groups and attribute.level is None
     }
-    found = [
+    grouped = [
         (attribute, children[attribute.column])
         for attribute in attributes
         if attribute.groups and attribute.column in children
@@ -458,12 +467,12 @@ def follows(attributes: Sequence[Attribute]) -> tuple[FunctionalDependency, ...]
     levels = [attribute for attribute in attributes if attribute.level is not None]
     pairs = [(above, below) for above, below in product(levels, repeat=2) if _is_above(above.level, below.level)]
 
-    return (*(_grouped(parent, child) for parent, child in found), *(_of_levels(*pair) for pair in pairs))
+    return (*(_grouped(parent, child) for parent, child in grouped), *(_of_levels(*pair) for pair in pairs))
 
 
-def _is_above(one: TreeLevel | None, other: TreeLevel | None) -> bool:
+def _is_above(above: TreeLevel | None, below: TreeLevel | None) -> bool:
     """Return whether both are levels of the same tree and the first is above the second."""
-    return one is not None and other is not None and one.level < other.level and one.tree is other.tree
+    return above is not None and below is not None and above.level < below.level and above.tree is below.tree
 
 
 def _of_levels(above: Attribute, below: Attribute) -> FunctionalDependency:
@@ -474,8 +483,8 @@ def _of_levels(above: Attribute, below: Attribute) -> FunctionalDependency:
     assert above.level is not None
     assert below.level is not None
     tree = below.level.tree
-    of = tree.cells(above.level.level)[tree.starts[below.level.level]]
-    return FunctionalDependency(below.name, above.name, np.append(of, np.arange(above.listed, above.size)))
+    ancestors = tree.cells(above.level.level)[tree.starts[below.level.level]]
+    return FunctionalDependency(below.name, above.name, np.append(ancestors, np.arange(above.listed, above.size)))
 
 
 def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
@@ -487,18 +496,19 @@ def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
     """
     # prefixes of another length have other values, so nothing is determined
     place = {label: cell for cell, label in enumerate(child.labels)} if parent.length == child.length else {}
-    of = [-1] * child.size
+    parent_cells = [-1] * child.size
     for cell, group in enumerate(parent.groups):
         for value in group:
             if value in place:
-                of[place[value]] = cell
+                parent_cells[place[value]] = cell
 
-    for own, other in ((child.outside_cell, parent.outside_cell), (child.null_cell, parent.null_cell)):
+    grouped = {value for group in parent.groups for value in group}
+    for child_cell, parent_cell in ((child.outside_cell, parent.outside_cell), (child.null_cell, parent.null_cell)):
         # only if the child lists all values of the groups: otherwise an outside value may be in a group
-        if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
-            of[own] = other
+        if child_cell >= 0 and parent_cell >= 0 and place.keys() >= grouped:
+            parent_cells[child_cell] = parent_cell
 
-    return FunctionalDependency(child.name, parent.name, np.array(of))
+    return FunctionalDependency(child.name, parent.name, np.array(parent_cells))
 
 
 def closed(rules: Sequence[DomainConstraint]) -> tuple[DomainConstraint, ...]:
@@ -510,10 +520,10 @@ def closed(rules: Sequence[DomainConstraint]) -> tuple[DomainConstraint, ...]:
     """
     follows = {rule.names: rule for rule in rules if isinstance(rule, FunctionalDependency) and rule.whole}
     for _ in range(len(follows)):
-        for one, other in product(list(follows.values()), repeat=2):
-            pair = one.determinant, other.dependent
-            if one.dependent == other.determinant and one.determinant != other.dependent and pair not in follows:
-                follows[pair] = FunctionalDependency(*pair, other.of[one.of])
+        for first, second in product(list(follows.values()), repeat=2):
+            pair = first.determinant, second.dependent
+            if first.dependent == second.determinant and first.determinant != second.dependent and pair not in follows:
+                follows[pair] = FunctionalDependency(*pair, second.of[first.of])
     return (*rules, *(rule for rule in follows.values() if rule not in rules))
 
 
@@ -558,17 +568,18 @@ class _Bound:
     def joined(self, other: _Bound, name: str) -> _Bound:
         """Return the consequence without an attribute, which has opposite signs in the two.
 
-        Each comparison is multiplied by the absolute coefficient of the other, so that the attribute cancels.
+        Each comparison is multiplied by the absolute coefficient of the other (`own_factor` is the one by which this
+        comparison is multiplied), so that the attribute cancels.
         """
-        one, two = abs(dict(other.terms)[name]), abs(dict(self.terms)[name])
-        terms = {own: one * factor for own, factor in self.terms}
-        for own, factor in other.terms:
-            terms[own] = terms.get(own, 0.0) + two * factor
-        kept = tuple((own, factor) for own, factor in terms.items() if factor and own != name)
+        own_factor, other_factor = abs(dict(other.terms)[name]), abs(dict(self.terms)[name])
+        terms = {term: own_factor * factor for term, factor in self.terms}
+        for term, factor in other.terms:
+            terms[term] = terms.get(term, 0.0) + other_factor * factor
+        remaining = tuple((term, factor) for term, factor in terms.items() if factor and term != name)
         texts = tuple(dict.fromkeys([*self.texts, *other.texts]))
         return _Bound(
-            terms=kept,
-            constant=one * self.constant + two * other.constant,
+            terms=remaining,
+            constant=own_factor * self.constant + other_factor * other.constant,
             strict=self.strict or other.strict,
             texts=texts,
             without=self.without | other.without | {name},
@@ -586,36 +597,38 @@ def implied_rules(rules: Sequence[DomainConstraint]) -> tuple[ValueRule, ...]:
     DomainError
         If some rules contradict each other, or no values satisfy one.
     """
-    every = [rule for rule in rules if isinstance(rule, ValueRule)]
-    ranges = {name: own for rule in every for name, own in rule.ranges.items()}
-    numbers = {name for rule in every for name in rule.numbers}
+    value_rules = [rule for rule in rules if isinstance(rule, ValueRule)]
+    ranges = {name: values for rule in value_rules for name, values in rule.ranges.items()}
+    numbers = {name for rule in value_rules for name in rule.numbers}
     pool = dict[Terms, _Bound]()
-    for bound in _bounds(every, ranges):
+    for bound in _bounds(value_rules, ranges):
         _add(pool, bound)
 
-    given = set(pool)
+    stated = set(pool)
     for name in ranges:
-        above = [one for one in pool.values() if dict(one.terms).get(name, 0) > 0]
-        below = [one for one in pool.values() if dict(one.terms).get(name, 0) < 0]
-        for one in above:
-            for other in below:
-                if len((found := one.joined(other, name)).terms) <= 2:
-                    _add(pool, found)
+        # a positive factor bounds the values of `name` from above, a negative one from below
+        above = [bound for bound in pool.values() if dict(bound.terms).get(name, 0) > 0]
+        below = [bound for bound in pool.values() if dict(bound.terms).get(name, 0) < 0]
+        for upper in above:
+            for lower in below:
+                joined = upper.joined(lower, name)
+                if len(joined.terms) <= 2:
+                    _add(pool, joined)
 
     implied = list[ValueRule]()
-    for terms, one in pool.items():
+    for terms, bound in pool.items():
         names = [name for name, _ in terms]
-        known = not any(ranges[name].unknown.any() for name in one.without)
+        known = not any(ranges[name].unknown.any() for name in bound.without)
         # comparisons that are stated, that follow from ranges alone, or that contain a number, are no new rules of
         # cells
-        if terms in given or not one.texts or numbers.intersection(names) or not known:
+        if terms in stated or not bound.texts or numbers.intersection(names) or not known:
             continue
-        linear = Linear(terms, one.constant, "<" if one.strict else "<=")
+        linear = Linear(terms, bound.constant, "<" if bound.strict else "<=")
         rule = ValueRule(
             clause=Clause(linear=(linear,)),
             ranges={name: ranges[name] for name in names},
             numbers=(),
-            text="; ".join(one.texts),
+            text="; ".join(bound.texts),
         )
         if not rule.possible(names, [len(ranges[name].low) for name in names]).all():
             implied.append(rule)
@@ -639,8 +652,8 @@ def _bounds(rules: Iterable[ValueRule], ranges: Mapping[str, object]) -> Iterabl
             opposite = tuple((name, -factor) for name, factor in linear.terms)
             yield _Bound(terms=opposite, constant=-linear.constant, strict=False, texts=(rule.text,)).scaled()
 
-    for name, own in ranges.items():
-        low, high = own.ends  # type: ignore[attr-defined]
+    for name, values in ranges.items():
+        low, high = values.ends  # type: ignore[attr-defined]
         yield _Bound(((name, 1.0),), -high, False)
         yield _Bound(((name, -1.0),), low, False)
 
@@ -683,30 +696,31 @@ def check_contradictions(rules: ByText, sizes: Mapping[str, int], listed: Mappin
         Number of cells of each attribute, and of those with a known value.
     """
     tables = {}
-    for text, own in rules.items():
-        names = tuple(dict.fromkeys(name for rule in own for name in rule.names))
+    for text, constraints in rules.items():
+        names = tuple(dict.fromkeys(name for constraint in constraints for name in constraint.names))
         if names and math.prod(sizes[name] for name in names) <= MOST_PAIR_CELLS:
-            tables[text] = names, own
+            tables[text] = names, constraints
             # one rule alone
-            if not _allowed(own, names, sizes).any():
+            if not _allowed(constraints, names, sizes).any():
                 raise _contradiction([text])
 
     # two rules with an attribute in common
-    for (one, (names, own)), (other, (others, more)) in (
-        combinations(tables.items(), 2) if len(tables) <= MOST_COMPARED else ()
-    ):
-        both = tuple(dict.fromkeys([*names, *others]))
-        if set(names) & set(others) and math.prod(listed[name] for name in both) <= MOST_PAIR_CELLS:
-            known = tuple(slice(listed[name]) for name in both)
+    pairs = combinations(tables.items(), 2) if len(tables) <= MOST_COMPARED else ()
+    for (first, (first_names, first_constraints)), (second, (second_names, second_constraints)) in pairs:
+        union = tuple(dict.fromkeys([*first_names, *second_names]))
+        if set(first_names) & set(second_names) and math.prod(listed[name] for name in union) <= MOST_PAIR_CELLS:
+            known = tuple(slice(listed[name]) for name in union)
             # known values alone: with a null both rules hold, which would hide the contradiction
-            allowed = [_allowed(rules, both, sizes)[known] for rules in (own, more)]
-            if allowed[0].any() and allowed[1].any() and not (allowed[0] & allowed[1]).any():
-                raise _contradiction([one, other])
+            by_first = _allowed(first_constraints, union, sizes)[known]
+            by_second = _allowed(second_constraints, union, sizes)[known]
+            if by_first.any() and by_second.any() and not (by_first & by_second).any():
+                raise _contradiction([first, second])
 
     # all rules together, if all their attributes have few enough cells
-    names = tuple(dict.fromkeys(name for own, _ in tables.values() for name in own))
-    whole = math.prod(sizes[name] for name in names) <= MOST_PAIR_CELLS
-    if names and whole and not _allowed([rule for _, own in tables.values() for rule in own], names, sizes).any():
+    names = tuple(dict.fromkeys(name for names, _ in tables.values() for name in names))
+    few_cells = math.prod(sizes[name] for name in names) <= MOST_PAIR_CELLS
+    together = [constraint for _, constraints in tables.values() for constraint in constraints]
+    if names and few_cells and not _allowed(together, names, sizes).any():
         raise _contradiction(list(tables))
 
 

@@ -68,21 +68,21 @@ class TextFormat:
         """
         field = f"{FORMATS}.{self.name}.pattern"
         try:
-            found = tuple(_elements(self.pattern))
+            elements = tuple(_elements(self.pattern))
         except ValueError as error:
             raise DomainError(field, f"{safe_repr(self.pattern)}, with {error}", TAKES, f"write {EXAMPLE}") from None
 
-        if not 0 < sum(element.most for element in found) <= MOST_LETTERS:
+        if not 0 < sum(element.most for element in elements) <= MOST_LETTERS:
             raise DomainError(field, f"{safe_repr(self.pattern)}, which is empty or too long", TAKES, "fix it")
-        for place, element in enumerate(found):
-            if element.least < element.most and set(element.letters) & _next_letters(found[place + 1 :]):
+        for place, element in enumerate(elements):
+            if element.least < element.most and set(element.letters) & _next_letters(elements[place + 1 :]):
                 raise DomainError(
                     field,
                     f"{safe_repr(self.pattern)}, in which letters of a repetition {{m,n}} may follow it",
                     "repetitions whose end is told by the next character",
                     "put a separator after it, or repeat it {m} times",
                 )
-        return found
+        return elements
 
     @property
     def texts(self) -> int:
@@ -105,20 +105,20 @@ def read_formats(tables: object) -> tuple[TextFormat, ...]:
     if not isinstance(tables, Mapping) or not all(isinstance(name, str) and name for name in tables):
         raise DomainError(FORMATS, safe_repr(tables), "patterns by column", f'write {{"id": "{EXAMPLE}"}}')
 
-    found = []
-    for name, given in tables.items():
-        table = {"pattern": given} if isinstance(given, str) else given
+    formats = []
+    for name, stated in tables.items():
+        table = {"pattern": stated} if isinstance(stated, str) else stated
         field = f"{FORMATS}.{name}"
         if not isinstance(table, Mapping) or not isinstance(table.get("pattern"), str):
-            raise DomainError(f"{field}.pattern", safe_repr(given), TAKES, f"write {EXAMPLE}")
+            raise DomainError(f"{field}.pattern", safe_repr(stated), TAKES, f"write {EXAMPLE}")
         check_keys(table, {"pattern", "unique"}, field)
         if not isinstance(unique := table.get("unique", True), bool):
             raise DomainError(f"{field}.unique", safe_repr(unique), "true or false", "fix it")
-        one = TextFormat(name, table["pattern"], unique)
+        text_format = TextFormat(name, table["pattern"], unique)
         # refuses an invalid pattern
-        _ = one.elements
-        found.append(one)
-    return tuple(found)
+        _ = text_format.elements
+        formats.append(text_format)
+    return tuple(formats)
 
 
 def _next_letters(elements: tuple[Repetition, ...]) -> set[str]:
@@ -126,12 +126,12 @@ def _next_letters(elements: tuple[Repetition, ...]) -> set[str]:
 
     Elements that may be empty (least = 0) are passed over, up to the first that is not.
     """
-    found = set[str]()
+    letters = set[str]()
     for element in elements:
-        found |= set(element.letters)
+        letters |= set(element.letters)
         if element.least:
             break
-    return found
+    return letters
 
 
 def _elements(pattern: str) -> Iterator[Repetition]:

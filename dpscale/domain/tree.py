@@ -62,8 +62,8 @@ class Labels(Sequence[Any]):
         return len(self.texts)
 
     def __getitem__(self, place: Any) -> Any:
-        found = self.texts[place]
-        return tuple(found.to_pylist()) if isinstance(place, slice) else found.as_py()
+        texts = self.texts[place]
+        return tuple(texts.to_pylist()) if isinstance(place, slice) else texts.as_py()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.texts.to_pylist())
@@ -90,9 +90,9 @@ def texts_digest(texts: Any) -> bytes:
     differ.
     """
     data, offsets = buffers_of(texts)
-    found = hashlib.sha256(np.diff(offsets).astype("<i8").tobytes())
-    found.update(data[offsets[0] : offsets[-1]].tobytes())
-    return found.digest()
+    digest = hashlib.sha256(np.diff(offsets).astype("<i8").tobytes())
+    digest.update(data[offsets[0] : offsets[-1]].tobytes())
+    return digest.digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,11 +143,11 @@ class LevelTree:
         `codes` has the place of each leaf's name at each level, −1 for none; `listed` marks the leaves in the file,
         without added ones.
         """
-        found = hashlib.sha256(b"".join(map(texts_digest, self.names)))
-        found.update(np.ascontiguousarray(self.codes[:, self.listed], "<i4").tobytes())
+        digest = hashlib.sha256(b"".join(map(texts_digest, self.names)))
+        digest.update(np.ascontiguousarray(self.codes[:, self.listed], "<i4").tobytes())
         if self.coordinates is not None:
-            found.update(np.ascontiguousarray(self.coordinates[:, self.listed], "<f8").tobytes())
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(self.coordinates[:, self.listed], "<f8").tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def _identity(self) -> tuple[object, ...]:
@@ -160,8 +160,8 @@ class LevelTree:
         return hash(self._identity[:-1])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = self.columns, self.names, self.codes, self.listed, self.by_path, self.unspecified, self.file
-        return _shared, (self._identity, *own, self.coordinates, self.axes)
+        fields = self.columns, self.names, self.codes, self.listed, self.by_path, self.unspecified, self.file
+        return _shared, (self._identity, *fields, self.coordinates, self.axes)
 
     @cached_property
     def levels(self) -> Integers32:
@@ -169,11 +169,11 @@ class LevelTree:
 
         A node without a name (code −1) has the name of the level below.
         """
-        found = np.empty(self.codes.shape, np.int32)
-        found[self.leaf] = self.leaf
+        levels = np.empty(self.codes.shape, np.int32)
+        levels[self.leaf] = self.leaf
         for level in reversed(range(self.leaf)):
-            found[level] = np.where(self.codes[level] >= 0, level, found[level + 1])
-        return found
+            levels[level] = np.where(self.codes[level] >= 0, level, levels[level + 1])
+        return levels
 
     @cached_property
     def starts(self) -> tuple[Integers, ...]:
@@ -215,12 +215,12 @@ class LevelTree:
         `level` is 0 for the top. An unnamed leaf has the name UNSPECIFIED.
         """
         parts = []
-        for own, (names, codes) in enumerate(zip(self.names, self.codes, strict=True)):
-            absent = (codes[leaves] < 0) | (np.asarray(level) < own)
+        for level_of_part, (names, codes) in enumerate(zip(self.names, self.codes, strict=True)):
+            absent = (codes[leaves] < 0) | (np.asarray(level) < level_of_part)
             part = names.take(pa.array(np.where(absent, 0, codes[leaves]), mask=absent))
             parts.append(part.fill_null("") if missing else part)
-            if own == self.leaf and not missing:
-                unnamed = pa.array((codes[leaves] < 0) & (np.asarray(level) >= own))
+            if level_of_part == self.leaf and not missing:
+                unnamed = pa.array((codes[leaves] < 0) & (np.asarray(level) >= level_of_part))
                 parts[-1] = pc.if_else(unnamed, UNSPECIFIED, part)
         return pc.binary_join_element_wise(*parts, pa.scalar(separator, pa.large_string()), null_handling="skip")
 
@@ -256,10 +256,10 @@ class LevelTree:
         return self.texts.take(pa.array(self.places(rows, last.astype(np.int32))))
 
 
-def _shared(identity: tuple[object, ...], *own: Any) -> LevelTree:
+def _shared(identity: tuple[object, ...], *fields: Any) -> LevelTree:
     """Return the tree of this process with the same content, so that it is prepared once in each worker."""
-    found = _known.get(identity)
-    return found if found is not None else _known.setdefault(identity, LevelTree(*own))
+    known = _known.get(identity)
+    return known if known is not None else _known.setdefault(identity, LevelTree(*fields))
 
 
 def _distinct(texts: Any, repeated: Flags) -> Any:
@@ -271,19 +271,19 @@ def _distinct(texts: Any, repeated: Flags) -> Any:
     if len(distinct) == len(texts) and not pc.any(pc.is_in(distinct, pa.array(RESERVED, pa.large_string()))).as_py():
         return texts
 
-    found, seen = texts.to_pylist(), set(RESERVED)
-    taken = {*found, *RESERVED}
+    names, seen = texts.to_pylist(), set(RESERVED)
+    taken = {*names, *RESERVED}
     for at in np.argsort(repeated, kind="stable").tolist():
-        own, number = found[at], 2
+        name, number = names[at], 2
         # "name (2)", "name (3)", … until a text is free
-        while found[at] in seen:
-            if (numbered := f"{own} ({number})") not in taken:
-                found[at] = numbered
+        while names[at] in seen:
+            if (numbered := f"{name} ({number})") not in taken:
+                names[at] = numbered
                 taken.add(numbered)
             number += 1
-        seen.add(found[at])
+        seen.add(names[at])
 
-    return pa.array(found, pa.large_string())
+    return pa.array(names, pa.large_string())
 
 
 @dataclass(frozen=True)
@@ -379,11 +379,11 @@ def _coordinate_columns(field: str, axes: object, others: Sequence[str]) -> tupl
     Two columns, or none if `axes` is empty; they must differ from each other and from `others`, the columns of the
     tree.
     """
-    given = tuple(axes) if isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes) else ("",)
-    if len(given) not in (0, 2) or "" in given or len({*given, *others}) < len(given) + len(others):
+    columns = tuple(axes) if isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes) else ("",)
+    if len(columns) not in (0, 2) or "" in columns or len({*columns, *others}) < len(columns) + len(others):
         raise DomainError(f"{field}.coordinates", safe_repr(axes), "two other columns, of latitudes and longitudes",
                           'write coordinates = ["lat", "lon"]')  # fmt: skip
-    return given
+    return columns
 
 
 def _path(field: str, file: object, folder: Path | None) -> Path:
@@ -442,16 +442,16 @@ def _table(field: str, path: Path, columns: Sequence[str], axes: Sequence[str]) 
     content = pa.BufferReader(path.read_bytes())
     csv = path.name.endswith(".csv")
     if csv:
-        every = arrow_csv.open_csv(content).schema.names
+        present = arrow_csv.open_csv(content).schema.names
         # the reader of the header has consumed the first buffer
         content = pa.BufferReader(path.read_bytes())
     else:
-        every = pq.read_schema(content).names
+        present = pq.read_schema(content).names
 
-    if unknown := [one for one in (*columns, *axes) if one not in every]:
+    if unknown := [column for column in (*columns, *axes) if column not in present]:
         where = "leaf" if unknown[0] == columns[-1] else "levels" if unknown[0] in columns else "coordinates"
-        raise DomainError(f"{field}.{where}", f"no column {unknown[0]!r} in {display_path(path)}", ", ".join(every),
-                          nearest(unknown[0], every))  # fmt: skip
+        raise DomainError(f"{field}.{where}", f"no column {unknown[0]!r} in {display_path(path)}", ", ".join(present),
+                          nearest(unknown[0], present))  # fmt: skip
 
     if csv:
         names = [*columns, *axes]
@@ -470,16 +470,16 @@ def _angles(field: str, name: str, column: Any, most: float) -> Floats:
         if is_text(column.type):
             trimmed = pc.utf8_trim_whitespace(column)
             column = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, trimmed.type), trimmed)
-        found = column.cast(pa.float64()).to_numpy()
+        degrees = column.cast(pa.float64()).to_numpy()
     except (pa.ArrowException, TypeError):
         raise DomainError(
             f"{field}.coordinates", f"a column {name!r} with values that are not numbers", "degrees", "fix it"
         ) from None
 
-    if (np.abs(found) > most).any():
+    if (np.abs(degrees) > most).any():
         raise DomainError(f"{field}.coordinates", f"a value of {name!r} beyond {most:g} degrees",
                           "latitudes, then longitudes, in degrees", "convert them or exchange the columns")  # fmt: skip
-    return np.where(np.isnan(found), np.nan, found + 0.0)  # one representation of nan and of 0
+    return np.where(np.isnan(degrees), np.nan, degrees + 0.0)  # one representation of nan and of 0
 
 
 def _text(field: str, name: str, column: Any, trimmed: bool) -> Any:
@@ -528,7 +528,7 @@ def build_tree(
 
     # names of each column in order, and the number of each row's name
     names, numbers = zip(*map(_sorted_names, texts), strict=True)
-    if empty := [column for column, own in zip(columns[:-1], names, strict=False) if not len(own)]:
+    if empty := [column for column, texts_of in zip(columns[:-1], names, strict=False) if not len(texts_of)]:
         raise DomainError(
             f"{field}.levels", f"the column {empty[0]!r} without any name", "columns with names", "leave it out"
         )
@@ -536,14 +536,14 @@ def build_tree(
     codes = np.stack(numbers)
     _check_names(field, columns, names, codes, by_path)
     chosen = _distinct_rows(codes)
-    codes, own = codes[:, chosen], None if coordinates is None else coordinates[:, chosen]
+    codes, leaf_coordinates = codes[:, chosen], None if coordinates is None else coordinates[:, chosen]
     tree = LevelTree(
         columns=columns,
         names=names,
         codes=codes,
         listed=np.ones(codes.shape[1], np.bool_),
         by_path=by_path,
-        coordinates=own,
+        coordinates=leaf_coordinates,
     )
     # names identify nodes, so each has one parent and no cycle
     if not by_path:
@@ -587,7 +587,7 @@ def _check_names(field: str, columns: Sequence[str], names: Sequence[Any], codes
     if by_path:
         if (codes < 0).all(axis=0).any():
             raise DomainError(f"{field}.file", "a row without any name", "a name in every row", "remove the row")
-        if any(pc.any(pc.match_substring(one, SEPARATOR)).as_py() for one in names):
+        if any(pc.any(pc.match_substring(texts, SEPARATOR)).as_py() for texts in names):
             raise DomainError(f"{field}.file", "a name with the character U+001F", "other characters", "remove it")
     elif (codes[-1] < 0).any():
         raise DomainError(f"{field}.file", f"a row without a value of {columns[-1]!r}", "a leaf in every row",
@@ -601,7 +601,7 @@ def _check_parents(field: str, tree: LevelTree) -> None:
     if len(twice):
         pair = rows[twice[0] : twice[0] + 2]
         name = tree.names[-1][int(tree.codes[-1, pair[0]])].as_py()
-        above = " and ".join(repr(one) for one in tree.paths(pair, tree.leaf - 1).to_pylist())
+        above = " and ".join(repr(path) for path in tree.paths(pair, tree.leaf - 1).to_pylist())
         raise DomainError(f"{field}.file", f"the leaf {name!r} below {above}", "one path for each leaf",
                           'remove one row, or set key = "path" if names repeat below different ancestors')  # fmt: skip
 
@@ -620,12 +620,12 @@ def _check_cycles(field: str, tree: LevelTree) -> None:
         rows = rows[tree.codes[level, rows] >= 0]
         upper = numbers[tree.places(rows, np.full(len(rows), level, np.int32))]
         lower = numbers[tree.places(rows, tree.levels[level + 1, rows])]
-        kept = inner[lower] & (upper != lower)
-        edges.update(zip(upper[kept].tolist(), lower[kept].tolist(), strict=True))
+        possible = inner[lower] & (upper != lower)
+        edges.update(zip(upper[possible].tolist(), lower[possible].tolist(), strict=True))
 
     if cycle := _cycle(edges):
         texts = tree.texts.dictionary_encode().dictionary
-        path = " above ".join(repr(texts[one].as_py()) for one in cycle)
+        path = " above ".join(repr(texts[number].as_py()) for number in cycle)
         raise DomainError(f"{field}.file", f"a cycle, {path}", "names that are not above themselves",
                           'rename one, or set key = "path" if names repeat below different ancestors')  # fmt: skip
 
@@ -647,7 +647,7 @@ def _cycle(edges: set[tuple[int, int]]) -> list[int]:
         path, stack = list[int](), [(root, iter(below[root]))] if root not in done else []
         path += [root] if stack else []
         while stack:
-            node = next((one for one in stack[-1][1] if one not in done), None)
+            node = next((lower_node for lower_node in stack[-1][1] if lower_node not in done), None)
             if node is None:
                 done.add(path.pop())
                 stack.pop()
@@ -671,13 +671,13 @@ def _with_unspecified(field: str, tree: LevelTree) -> LevelTree:
     codes = np.concatenate(added, axis=1)
     if not tree.by_path:
         codes = codes[:, _stated(field, tree, codes)]
-    every = np.concatenate([tree.codes, codes], axis=1)  # a row of the file precedes an equal one that is added
-    chosen = _distinct_rows(every)
-    listed, own = chosen < tree.codes.shape[1], tree.coordinates
-    if own is not None:
-        own = np.concatenate([own, np.full((2, codes.shape[1]), np.nan)], axis=1)[:, chosen]
+    all_rows = np.concatenate([tree.codes, codes], axis=1)  # a row of the file precedes an equal one that is added
+    chosen = _distinct_rows(all_rows)
+    listed, coordinates = chosen < tree.codes.shape[1], tree.coordinates
+    if coordinates is not None:
+        coordinates = np.concatenate([coordinates, np.full((2, codes.shape[1]), np.nan)], axis=1)[:, chosen]
 
-    return replace(tree, codes=every[:, chosen], listed=listed, unspecified=True, coordinates=own)
+    return replace(tree, codes=all_rows[:, chosen], listed=listed, unspecified=True, coordinates=coordinates)
 
 
 def _node_rows(tree: LevelTree, level: int) -> Integers32:
@@ -737,7 +737,7 @@ def tree_bytes(tree: LevelTree) -> bytes:
         for names, codes in zip(tree.names, tree.codes[:, tree.listed], strict=True)
     ]
     if tree.coordinates is not None:
-        columns += [pa.array(own, from_pandas=True) for own in tree.coordinates[:, tree.listed]]
+        columns += [pa.array(angles, from_pandas=True) for angles in tree.coordinates[:, tree.listed]]
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns, names=[*tree.columns, *tree.axes]), buffer, compression="zstd")
 
