@@ -82,15 +82,15 @@ class TableErrors:
         `noise` is r = k/(N √(s μ²)) with s μ² = `amount`, y = 0.4 n √d r and T₁ = y/(1 + y); a pair has x/(1 + x/0.12).
         """
         noise = self.unit_rows / (max(self.rows, 1.0) * max(amount, 1e-300) ** 0.5)
-        one = ABSOLUTE * float(np.mean(self.sizes)) * len(self.sizes) ** 0.5 * noise
-        one /= 1 + one
+        single = ABSOLUTE * float(np.mean(self.sizes)) * len(self.sizes) ** 0.5 * noise
+        single /= 1 + single
         cells = [a * b for a, b in combinations(self.sizes, 2)]
         if not cells:
-            return one, one
+            return single, single
 
         pair = ABSOLUTE * float(np.mean(cells)) * len(cells) ** 0.5 * noise
         pair /= 1 + pair / MODEL_ERROR
-        return one, float(np.hypot(one, pair))
+        return single, float(np.hypot(single, pair))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,16 +150,21 @@ def deviation_of(cells: float, links: float) -> float:
     return float(ABSOLUTE * (cells / max(links, 1.0)) ** 0.5)
 
 
-def _error(own: Mapping[str, tuple[float, float]], ends: tuple[str, str], sampling: float, departure: float) -> float:
-    """Return E; public tables have no error."""
-    tables = sum((one**2 + two**2) / 2 for one, two in (own.get(name, (0.0, 0.0)) for name in ends))
+def _error(
+    table_errors: Mapping[str, tuple[float, float]], ends: tuple[str, str], sampling: float, departure: float
+) -> float:
+    """Return E of a link between the tables `ends`, of errors T₁ and T₂; public tables have no error."""
+    tables = sum((t1**2 + t2**2) / 2 for t1, t2 in (table_errors.get(name, (0.0, 0.0)) for name in ends))
     return float((tables + sampling**2 + departure**2) ** 0.5)
 
 
 def cross_cells(u: Sequence[int], v: Sequence[int]) -> float:
     """Return the mean number of cells of marginals over two attributes of one side and one of the other."""
-    found = [a * b * c for one, two in ((u, v), (v, u)) for a, b in combinations(one, 2) for c in two]
-    return float(np.mean(found or [u[0] * v[0]]))
+    cells = []
+    for pair_side, single_side in ((u, v), (v, u)):
+        cells += [a * b * c for a, b in combinations(pair_side, 2) for c in single_side]
+    # without triples, the cells of the only pair
+    return float(np.mean(cells or [u[0] * v[0]]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,18 +193,20 @@ class AllocationProblem:
 
     def errors(self, shares: Mapping[str, float]) -> dict[str, float]:
         """Return E of every link and chain."""
-        own = {name: table.of_degree(self.amount * shares[f"tables.{name}"]) for name, table in self.tables.items()}
-        left = {name: link.departure(self.amount * shares[f"links.{name}"]) for name, link in self.links.items()}
-        return self._errors(own, left, 1.0)
+        table_errors = {name: table.of_degree(self.amount * shares[f"tables.{name}"])
+                        for name, table in self.tables.items()}  # fmt: skip
+        departures = {name: link.departure(self.amount * shares[f"links.{name}"]) for name, link in self.links.items()}
+        return self._errors(table_errors, departures, 1.0)
 
     def random_error(self) -> dict[str, float]:
         """Return E of every link and chain for tables with equal shares and random links, whose own deviation adds."""
         each = self.amount / max(len(self.tables), 1)
-        own = {name: table.of_degree(each) for name, table in self.tables.items()}
-        return self._errors(own, {name: float(link.departures[0]) for name, link in self.links.items()}, 2**0.5)
+        table_errors = {name: table.of_degree(each) for name, table in self.tables.items()}
+        departures = {name: float(link.departures[0]) for name, link in self.links.items()}
+        return self._errors(table_errors, departures, 2**0.5)
 
     def _errors(
-        self, own: Mapping[str, tuple[float, float]], left: Mapping[str, float], deviation: float
+        self, table_errors: Mapping[str, tuple[float, float]], departures: Mapping[str, float], deviation: float
     ) -> dict[str, float]:
         """Return the expected error of each link and chain of two links, by name.
 
@@ -208,20 +215,21 @@ class AllocationProblem:
 
         Parameters
         ----------
-        own : mapping
+        table_errors : mapping
             Errors of the tables.
-        left : mapping
+        departures : mapping
             Departure of each link from its true distribution that its share leaves, as total variation.
         deviation : float
             Factor of the deviation of links from their own distribution (`sampling`).
         """
-        errors = {name: _error(own, (link.parent, link.child), deviation * link.sampling, left[name])
+        errors = {name: _error(table_errors, (link.parent, link.child), deviation * link.sampling, departures[name])
                  for name, link in self.links.items()}  # fmt: skip
         for name, chain in self.chains.items():
             first, second = (self.links[link] for link in (chain.first, chain.second))
-            products = left[chain.first] * second.departures[0], first.departures[0] * left[chain.second]
+            products = departures[chain.first] * second.departures[0], first.departures[0] * departures[chain.second]
             sampling = deviation * deviation_of(chain.cells, second.links)
-            errors[name] = _error(own, (first.parent, second.child), sampling, float(np.hypot(*products)) / ABSOLUTE)
+            departure = float(np.hypot(*products)) / ABSOLUTE
+            errors[name] = _error(table_errors, (first.parent, second.child), sampling, departure)
         return errors
 
     def objective(self, shares: Mapping[str, float]) -> float:
@@ -234,7 +242,7 @@ class AllocationProblem:
         total = sum(np.log(error) for error in errors.values())
         total += PENALTY * sum(max(0.0, np.log(error / least[name])) ** 2 for name, error in errors.items())
         tables = [table.of_degree(self.amount * shares[f"tables.{name}"])[1] for name, table in self.tables.items()]
-        total += TABLE_WEIGHT * sum(np.log(max(one, 1e-12)) for one in tables)
+        total += TABLE_WEIGHT * sum(np.log(max(t2, 1e-12)) for t2 in tables)
         if not self.tables:
             return float(total)
 
@@ -256,27 +264,28 @@ def allocate(problem: AllocationProblem, fixed: Mapping[str, float] | None = Non
     """
     stated = dict(fixed or {})
     names = [name for name in problem.names if name not in stated]
-    left = 1 - sum(stated.values())
+    free_share = 1 - sum(stated.values())
 
     def shares(logits: Floats) -> dict[str, float]:
         weights = np.exp(np.clip(logits - logits.max(initial=-np.inf), LEAST_LOG, 0))
-        return stated | dict(zip(names, (left * weights / weights.sum()).tolist(), strict=True))
+        return stated | dict(zip(names, (free_share * weights / weights.sum()).tolist(), strict=True))
 
     if not names:
         return stated
 
     starts = [np.array([0.0 if name.startswith("tables") else low for name in names]) for low in (-4.0, -1.5, 0.0)]
     options = {"maxiter": STEPS, "maxfev": STEPS, "xatol": 0.01, "fatol": 1e-5, "adaptive": True}
-    found = [
+    searches = [
         optimize.minimize(lambda x: problem.objective(shares(x)), start, method="Nelder-Mead", options=options)
         for start in starts
     ]
-    best = shares(min(found, key=lambda one: float(one.fun)).x)
+    best = shares(min(searches, key=lambda search: float(search.fun)).x)
     none = [name for name in names if name.startswith("links") and best[name] < LEAST]
-    rest = sum(best[name] for name in names if name not in none)
+    free_sum = sum(best[name] for name in names if name not in none)
 
     return {
-        name: 0.0 if name in none else share * (left / rest if name in names else 1.0) for name, share in best.items()
+        name: 0.0 if name in none else share * (free_share / free_sum if name in names else 1.0)
+        for name, share in best.items()
     }
 
 
@@ -349,10 +358,11 @@ class LinkStrength:
             Squared μ of a link for which `problem.amount` would be 1.
         """
         shares = plan_shares(replace(problem, amount=amount * REFERENCE / unit))
-        u, v = (Expected.random(*one, problem.links) for one in ((problem.u, shares.u), (problem.v, shares.v)))
+        u = Expected.random(problem.u, shares.u, problem.links)
+        v = Expected.random(problem.v, shares.v, problem.links)
         count = cross_count(len(problem.u.sizes), len(problem.v.sizes))
-        found = [self._departure(problem, (u, v), shares, fraction / REFERENCE) for fraction in (0.0, *FRACTIONS)]
-        errors = ABSOLUTE * np.array(found) / problem.links / count
+        objectives = [self._departure(problem, (u, v), shares, fraction / REFERENCE) for fraction in (0.0, *FRACTIONS)]
+        errors = ABSOLUTE * np.array(objectives) / problem.links / count
         return amount * np.array([FRACTIONS[0] / 2, *FRACTIONS]), np.minimum.accumulate(errors)
 
     def _departure(self, problem: LinkProblem, sides: tuple[Expected, Expected], shares: Shares, scale: float) -> float:
@@ -363,8 +373,8 @@ class LinkStrength:
         those of children (`problem.known`), have the precision KNOWN, in effect no noise. `ones` and `pairs` are
         distributions over the scales s₁ and s₂; the objective is averaged over all pairs of their quantiles.
         """
-        u, v, both = (precision * scale for precision in shares.precisions)
-        precisions = u, KNOWN if problem.known else v, both
+        u, v, of_pairs = (precision * scale for precision in shares.precisions)
+        precisions = u, KNOWN if problem.known else v, of_pairs
         nodes = product(_quantiles(self.ones), _quantiles(self.pairs))
         return float(np.mean([objective(*sides, precisions, scales) for scales in nodes]))
 
@@ -396,12 +406,13 @@ def one_way_blocks(side: Expected, sums: NoisySums, mean: NoisySums) -> list[Shr
 
 def pair_blocks(u: Expected, v: Expected, sums: tuple[NoisySums, NoisySums, NoisySums]) -> list[ShrinkageBlock]:
     """Return the departures of the cross sums of u, v and both from those of random links."""
-    one, two, both = sums
+    sums_u, sums_v, sums_of_pairs = sums
     curvature, carried = (
         np.multiply.outer(*pair) / u.links for pair in ((u.curvature, v.curvature), (u.carried, v.carried))
     )
     kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks
-    return _blocks(both.values - np.outer(one.values, two.values) / u.links, curvature, carried, kinds, both.variance)
+    departed = sums_of_pairs.values - np.outer(sums_u.values, sums_v.values) / u.links
+    return _blocks(departed, curvature, carried, kinds, sums_of_pairs.variance)
 
 
 def _blocks(

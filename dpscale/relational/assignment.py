@@ -60,10 +60,10 @@ def assign_links(
     """
     cells = np.repeat(np.arange(links.size), links.ravel().astype(np.int64))
     first, second = cells // links.shape[1], cells % links.shape[1]
-    one = _ends(u, u_degrees, stream)
-    two = np.empty(len(cells), np.int64)
-    two[np.argsort(second, kind="stable")] = _ends(v, v_degrees, stream)
-    pairs = np.stack([one, two], axis=1)
+    u_rows = _ends(u, u_degrees, stream)
+    v_rows = np.empty(len(cells), np.int64)
+    v_rows[np.argsort(second, kind="stable")] = _ends(v, v_degrees, stream)
+    pairs = np.stack([u_rows, v_rows], axis=1)
     _separate_duplicates(pairs, first, second, v.rows, stream)
 
     return pairs[np.sort(np.unique(pairs[:, 0] * v.rows + pairs[:, 1], return_index=True)[1])]
@@ -105,19 +105,19 @@ def _separate_duplicates(pairs: Integers, first: Integers, second: Integers, row
 class _LinkIndex:
     """Links by their profile on one side: `order[start[k] : start[k + 1]]` are those of profile k."""
 
-    own: Integers
+    profile: Integers
     order: Integers
     start: Integers
 
     @classmethod
-    def of(cls, own: Integers) -> _LinkIndex:
-        order = np.argsort(own, kind="stable")
-        return cls(own, order, np.searchsorted(own[order], np.arange(own.max(initial=0) + 2)))
+    def of(cls, profile: Integers) -> _LinkIndex:
+        order = np.argsort(profile, kind="stable")
+        return cls(profile, order, np.searchsorted(profile[order], np.arange(profile.max(initial=0) + 2)))
 
     def some(self, links: Integers, uniforms: Floats) -> Integers:
         """Return for each link a random one of its profile."""
-        own = self.own[links]
-        return np.asarray(self.order[self.start[own] + (uniforms * np.diff(self.start)[own]).astype(np.int64)])
+        profile = self.profile[links]
+        return np.asarray(self.order[self.start[profile] + (uniforms * np.diff(self.start)[profile]).astype(np.int64)])
 
 
 def _separate_remaining(
@@ -137,7 +137,7 @@ def _separate_remaining(
                 return
 
         if not there:  # count all links that may be exchanged with these
-            near = np.isin(groups[0].own, groups[0].own[twice]) | np.isin(groups[1].own, groups[1].own[twice])
+            near = np.logical_or(*(np.isin(group.profile, group.profile[twice]) for group in groups))
             there = Counter((pairs[near, 0] * rows + pairs[near, 1]).tolist())
 
         side = number % 2
@@ -233,10 +233,10 @@ def _remove_loop(pairs: Integers, i: int, tried: list[int], number: int, there: 
     row, end = pairs[i].tolist()
     for j in tried if row == end else ():
         a, b = pairs[j].tolist()
-        made = (row * number + b, a * number + row)
-        if row not in (a, b) and not there[made[0]] and not there[made[1]]:
+        exchanged = (row * number + b, a * number + row)
+        if row not in (a, b) and not there[exchanged[0]] and not there[exchanged[1]]:
             there.subtract((row * number + row, a * number + b))
-            there.update(made)
+            there.update(exchanged)
             pairs[i, 1], pairs[j, 1] = b, row
             return
 
@@ -303,16 +303,16 @@ def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: flo
     carried = np.maximum(expected, 1.0)
     blocks = [
         ShrinkageBlock(
-            departed=(noisy - expected)[cell_count],
-            curvature=carried[cell_count],
-            carried=carried[cell_count],
+            departed=(noisy - expected)[of_table],
+            curvature=carried[of_table],
+            carried=carried[of_table],
             sigma=precision**-0.5,
         )
-        for cell_count in cells
+        for of_table in cells
     ]
     target = expected.copy()
-    for cell_count, ridge in zip(cells, ridges(blocks, PRIOR), strict=True):
-        target[cell_count] += (noisy - expected)[cell_count] * carried[cell_count] / (carried[cell_count] + ridge)
+    for of_table, ridge in zip(cells, ridges(blocks, PRIOR), strict=True):
+        target[of_table] += (noisy - expected)[of_table] * carried[of_table] / (carried[of_table] + ridge)
 
     return target / scale
 
@@ -339,28 +339,28 @@ def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: F
     cross = Cross.of(u, v)
     parents = np.full(v.rows, -1, np.int64)
     parents[links[:, 1]] = links[:, 0]
-    have = np.flatnonzero(parents >= 0)
-    order = have[np.argsort(parents[have], kind="stable")]
-    each = np.bincount(parents[have], minlength=u.rows)
+    with_parent = np.flatnonzero(parents >= 0)
+    order = with_parent[np.argsort(parents[with_parent], kind="stable")]
+    each = np.bincount(parents[with_parent], minlength=u.rows)
     begins = np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
     off = np.zeros(cross.size)
 
     if expected is not None:
-        whole = np.zeros(expected.shape)
-        np.add.at(whole, (u.of[parents[have]], v.of[have]), 1.0)
-        off = cross.marginals(whole - expected)
+        current = np.zeros(expected.shape)
+        np.add.at(current, (u.of[parents[with_parent]], v.of[with_parent]), 1.0)
+        off = cross.marginals(current - expected)
 
-    sibling_off = sibling_sums(rows[have], parents[have], tables) * STEP - target
+    sibling_off = sibling_sums(rows[with_parent], parents[with_parent], tables) * STEP - target
     layout = np.array(tables.pairs, np.int64).reshape(-1, 2)
     values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)
 
     for _ in range(PASSES):
-        count = min(PROPOSALS * len(have), most)
-        one, two = (have[(stream.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
-        loops.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, MARGINAL_WEIGHT,
+        count = min(PROPOSALS * len(with_parent), most)
+        first, second = (with_parent[(stream.uniforms(count) * len(with_parent)).astype(np.int64)] for _ in range(2))
+        loops.swap(parents, order, begins, first, second, u.of, v.of, cross.first, cross.second, off, MARGINAL_WEIGHT,
                    values, sizes, layout, tables.starts, sibling_off)  # fmt: skip
 
-    return np.stack([parents[have], have], axis=1)
+    return np.stack([parents[with_parent], with_parent], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,9 +392,9 @@ class Groups:
 
         The groups of `place` 0 are those of parents, of 1 those of children. Values of the groups are not needed (0).
         """
-        of = (self.u, self.v)[place]
-        number = int(of.max(initial=0)) + 1
-        counts = np.asarray(np.bincount(of, side.counts, number), dtype=np.float64)
+        group_of_profile = (self.u, self.v)[place]
+        number = int(group_of_profile.max(initial=0)) + 1
+        counts = np.asarray(np.bincount(group_of_profile, side.counts, number), dtype=np.float64)
         return Side(
             sizes=side.sizes,
             profiles=np.zeros((number, len(side.sizes)), np.int64),
@@ -437,32 +437,32 @@ class ChildModel:
     def draw(self, above: NDArray[np.integer], below: NDArray[np.integer], stream: PublicStream) -> Integers:
         """Return the links between parents and children of these profiles, as positions, shape (links, 2).
 
-        Without groups, `one` and `two` are the rows by profile, and the links are rounded by profile; with groups by
-        group, and `each` has the expected links of every parent. `above` and `below` are the profile numbers of the
-        rows; `whole` are integer links, `ends` the degree of each parent.
+        Without groups, `of_parents` and `of_children` are the rows by profile, and the links are rounded by profile;
+        with groups by group, and `each` has the expected links of every parent. `above` and `below` are the profile
+        numbers of the rows; `rounded` are integer links, `ends` the degree of each parent.
         """
-        one, two = (rows_of_profiles(side, of)[0] for side, of in zip(self.sides, (above, below), strict=True))
+        of_parents, of_children = rows_of_profiles(self.sides[0], above)[0], rows_of_profiles(self.sides[1], below)[0]
         if self.groups is None:
-            u, v, expected = one, two, self._share(self.sides, above, below)
+            u, v, expected = of_parents, of_children, self._share(self.sides, above, below)
             # integer links by profiles, with one parent for each child
-            whole = round_children(expected, u, v, self.bound, stream)
-            each = (whole.sum(axis=1) / u.counts)[u.of]
+            rounded = round_children(expected, u, v, self.bound, stream)
+            each = (rounded.sum(axis=1) / u.counts)[u.of]
         else:
             sides = self.groups.side(self.sides[0], 0), self.groups.side(self.sides[1], 1)
             first, second = self.groups.u[above], self.groups.v[below]
             u, v = (
                 # groups have no profiles of their own, so links move by group alone
-                replace(rows_of_profiles(side, of)[0], profiles=side.profiles[:0])
-                for side, of in zip(sides, (first, second), strict=True)
+                replace(rows_of_profiles(side, profiles)[0], profiles=side.profiles[:0])
+                for side, profiles in zip(sides, (first, second), strict=True)
             )
-            whole = round_columns(self._share(sides, first, second), v.counts, self.bound, u.counts, stream)
+            rounded = round_columns(self._share(sides, first, second), v.counts, self.bound, u.counts, stream)
             each = self.groups.ends[above]
 
-        ends = self._degrees(each, u, whole.sum(axis=1), stream)
-        links = assign_links(whole, u, v, ends, children(whole.sum(axis=0), v, stream), stream)
+        ends = self._degrees(each, u, rounded.sum(axis=1), stream)
+        links = assign_links(rounded, u, v, ends, children(rounded.sum(axis=0), v, stream), stream)
         # the exchange of siblings needs the expected links by profile
         known = expected if self.groups is None else None
-        return with_siblings(links, (one, two), known, self.siblings, stream, self.most)
+        return with_siblings(links, (of_parents, of_children), known, self.siblings, stream, self.most)
 
     def _degrees(self, each: Floats, u: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
         """Return the degrees of the parents by profile or group.
@@ -483,21 +483,22 @@ class ChildModel:
         for each child. `expected` has the links between all profiles. The sum of a column is kept above 0 for the
         division.
         """
-        (one, first), (two, second) = rows_of_profiles(sides[0], above), rows_of_profiles(sides[1], below)
-        parts = one.counts / sides[0].counts[first], two.counts / sides[1].counts[second]
-        found = self.expected[np.ix_(first, second)] * np.outer(*parts)
-        return np.asarray(found * (two.counts / np.maximum(found.sum(axis=0), 1e-300)))
+        (parents, first), (children, second) = rows_of_profiles(sides[0], above), rows_of_profiles(sides[1], below)
+        parts = parents.counts / sides[0].counts[first], children.counts / sides[1].counts[second]
+        expected = self.expected[np.ix_(first, second)] * np.outer(*parts)
+        return np.asarray(expected * (children.counts / np.maximum(expected.sum(axis=0), 1e-300)))
 
 
-def rows_of_profiles(side: Side, of: NDArray[np.integer]) -> tuple[Side, Integers]:
+def rows_of_profiles(side: Side, profile_of_row: NDArray[np.integer]) -> tuple[Side, Integers]:
     """Return the side of rows of the given profiles, and those profiles that occur, ascending.
 
-    `of` has the number of the profile of each row; profiles that no row has are omitted, and `own` numbers the others.
+    `profile_of_row` has the number of the profile of each row; profiles that no row has are omitted, and `numbers` are
+    those among the others.
     """
-    kinds, own = np.unique(of, return_inverse=True)
-    counts = np.bincount(own, minlength=len(kinds)).astype(float)
+    kinds, numbers = np.unique(profile_of_row, return_inverse=True)
+    counts = np.bincount(numbers, minlength=len(kinds)).astype(float)
     # sizes of the attributes, profiles, rows of each profile, profile of each row
-    return Side(sizes=side.sizes, profiles=side.profiles[kinds], counts=counts, of=own.reshape(-1)), kinds
+    return Side(sizes=side.sizes, profiles=side.profiles[kinds], counts=counts, of=numbers.reshape(-1)), kinds
 
 
 def with_siblings(links: Integers, sides: tuple[Side, Side], expected: Floats | None, siblings: SiblingSums | None,
@@ -580,36 +581,37 @@ def repair_links(pairs: Integers, links: PossibleLinks, stream: PublicStream) ->
         Positions of links that remain impossible.
     """
     pairs, bad = pairs.copy(), np.flatnonzero(links.broken(pairs))
+    # children of impossible links first exchange the places of these links, and then get other places within the bound
     places = pairs[bad, 0]
     used, taken = _assign(pairs, bad, places, links, stream, reuse=False)
-    bad, rest = bad[~used], np.delete(places, taken)
+    bad, free_places = bad[~used], np.delete(places, taken)
 
     if len(bad):
         open_pairs = np.delete(pairs, bad, axis=0)
         used, _ = _assign(pairs, bad, links.free(open_pairs), links, stream, reuse=links.bound is None)
-        left = bad[~used]
-        pairs[left, 0] = _any_place(len(left), rest, np.delete(pairs, left, axis=0), links)
-        return pairs, left
+        unplaced = bad[~used]
+        pairs[unplaced, 0] = _any_place(len(unplaced), free_places, np.delete(pairs, unplaced, axis=0), links)
+        return pairs, unplaced
 
     return pairs, bad
 
 
-def _any_place(count: int, rest: Integers, pairs: Integers, links: PossibleLinks) -> Integers:
+def _any_place(count: int, free_places: Integers, pairs: Integers, links: PossibleLinks) -> Integers:
     """Return parents for children without a possible one: places that became free, then any within the bound.
 
-    `rest` are the parents of free places, and `pairs` the links so far. If free places are too few, parents below the
-    bound of links follow, each as often as it has room.
+    `free_places` are the parents of free places, and `pairs` the links so far. If free places are too few, parents
+    below the bound of links follow, each as often as it has room.
     """
     if links.bound is None:
-        return rest[:count]
+        return free_places[:count]
 
     degrees = np.bincount(pairs[:, 0], minlength=len(links.parents))
-    found = [one for one in rest.tolist() if degrees[one] < links.bound][:count]
-    kept = np.array(found, np.int64)
-    degrees += np.bincount(kept, minlength=len(degrees))
+    within_bound = [parent for parent in free_places.tolist() if degrees[parent] < links.bound][:count]
+    given = np.array(within_bound, np.int64)
+    degrees += np.bincount(given, minlength=len(degrees))
     more = np.repeat(np.arange(len(degrees)), np.maximum(links.bound - degrees, 0))
 
-    return np.concatenate([kept, more])[:count]
+    return np.concatenate([given, more])[:count]
 
 
 def _assign(
@@ -634,7 +636,7 @@ def _assign(
     used, taken = np.zeros(len(bad), np.bool_), []
     for parent, child in zip(*np.nonzero(flow), strict=True):
         number = int(flow[parent, child])
-        mine = [waiting[child].pop() for _ in range(number)]
+        assigned = [waiting[child].pop() for _ in range(number)]
         # a place is chosen at random for each child; otherwise each place is given once
         if reuse:
             choice = vacant[parent]
@@ -642,7 +644,7 @@ def _assign(
         else:
             picks = [vacant[parent].pop() for _ in range(number)]
             taken += picks
-        pairs[bad[mine], 0], used[mine] = places[picks], True
+        pairs[bad[assigned], 0], used[assigned] = places[picks], True
 
     return used, np.array(taken, np.int64)
 
@@ -651,8 +653,8 @@ def _shuffled(classes: Integers, stream: PublicStream) -> dict[int, list[int]]:
     """Return the positions of every class, in random order."""
     order = stream.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
-    found = np.split(order, np.flatnonzero(np.diff(classes[order])) + 1) if len(order) else []
-    return {int(classes[one[0]]): one.tolist() for one in found}
+    groups = np.split(order, np.flatnonzero(np.diff(classes[order])) + 1) if len(order) else []
+    return {int(classes[group[0]]): group.tolist() for group in groups}
 
 
 def _flow(children: Integers, places: Integers, possible: Flags, reuse: bool) -> Integers:
@@ -661,24 +663,24 @@ def _flow(children: Integers, places: Integers, possible: Flags, reuse: bool) ->
     Nodes are classes of parents, classes of children, source and sink: source → children → parents → sink, with the
     numbers of children and of places as capacities.
 
-    `one` and `two` are the classes of parents with places and of children that wait; `at` and `to` are the positions in
-    these of each possible pair.
+    `above` and `below` are the classes of parents with places and of children that wait; `at` and `to` are the
+    positions in these of each possible pair.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
-    one, two = np.flatnonzero(places), np.flatnonzero(children)
-    at, to = np.nonzero(possible[np.ix_(one, two)])
-    source, sink = len(one) + len(two), len(one) + len(two) + 1
-    capacity = np.full(len(one), UNBOUNDED) if reuse else places[one]
+    above, below = np.flatnonzero(places), np.flatnonzero(children)
+    at, to = np.nonzero(possible[np.ix_(above, below)])
+    source, sink = len(above) + len(below), len(above) + len(below) + 1
+    capacity = np.full(len(above), UNBOUNDED) if reuse else places[above]
     # edges: source to children, children to parents, parents to sink
-    starts = np.concatenate([np.full(len(two), source), len(one) + to, np.arange(len(one))])
-    ends = np.concatenate([len(one) + np.arange(len(two)), at, np.full(len(one), sink)])
-    amounts = np.concatenate([children[two], children[two][to], capacity]).astype(np.int32)
+    starts = np.concatenate([np.full(len(below), source), len(above) + to, np.arange(len(above))])
+    ends = np.concatenate([len(above) + np.arange(len(below)), at, np.full(len(above), sink)])
+    amounts = np.concatenate([children[below], children[below][to], capacity]).astype(np.int32)
     graph = csr_array((amounts, (starts, ends)), shape=(sink + 1, sink + 1))
-    found = np.zeros(possible.shape, np.int64)
+    numbers = np.zeros(possible.shape, np.int64)
     if len(at):
         flow = maximum_flow(graph, source, sink).flow
-        found[one[at], two[to]] = np.asarray(flow[len(one) + to, at]).reshape(-1)
+        numbers[above[at], below[to]] = np.asarray(flow[len(above) + to, at]).reshape(-1)
 
-    return found
+    return numbers

@@ -73,13 +73,13 @@ class Expected:
         """
         totals = [np.zeros(len(self.blocks)) for _ in range(4)]
         for start in range(0, len(self.ends), CHUNK):
-            some, ends = self.side.profiles[start : start + CHUNK], self.ends[start : start + CHUNK]
-            x, y = self.features.whole(some) * STEP, self.features.centred(some)
+            profiles, ends = self.side.profiles[start : start + CHUNK], self.ends[start : start + CHUNK]
+            x, y = self.features.whole(profiles) * STEP, self.features.centred(profiles)
             for total, values in zip(totals, (x, x * x, x * y, y * y), strict=True):
                 total += values.T @ ends
 
-        one, two, three, four = totals
-        return one, two, three, four
+        sums_x, sums_xx, sums_xy, sums_yy = totals
+        return sums_x, sums_xx, sums_xy, sums_yy
 
     @property
     def sums(self) -> Floats:
@@ -122,7 +122,7 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
     `carried` is the change of a column's sum per relative departure of its value, and `open` that without clipping.
 
     `pu`, `pv` and `puv` are the precisions, `eu`, `ev` and `joint` the errors by column of u, of v and of pairs, and
-    `lu`, `lv` and `both` their sums by attribute. `nu` and `nv` are the numbers of attributes.
+    `lu`, `lv` and `pair_errors` their sums by attribute. `nu` and `nv` are the numbers of attributes.
     """
     pu, pv, puv = precisions
     ones, pairs = scales
@@ -131,20 +131,24 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
     joint = residual(np.outer(u.carried, v.carried) / u.links, np.outer(u.open, v.open) / u.links, pairs, puv)
     joint = joint * np.outer(u.features.cells, v.features.cells)
     nu, nv = len(u.side.sizes), len(v.side.sizes)
-    lu, lv = (np.asarray(np.bincount(*one), dtype=np.float64) for one in ((u.blocks, eu, nu), (v.blocks, ev, nv)))
-    both = np.zeros((nu, nv))
-    np.add.at(both, np.ix_(u.blocks, v.blocks), joint)
+    lu, lv = (np.asarray(np.bincount(blocks, errors, number), dtype=np.float64)
+              for blocks, errors, number in ((u.blocks, eu, nu), (v.blocks, ev, nv)))  # fmt: skip
+    pair_errors = np.zeros((nu, nv))
+    np.add.at(pair_errors, np.ix_(u.blocks, v.blocks), joint)
 
     # without triples (one attribute on each side) the sum is 0, and the pair's error is returned
-    return _triples(lu, lv, both) + _triples(lv, lu, both.T) or float(
-        np.sqrt(lu[0] ** 2 + lv[0] ** 2 + both[0, 0] ** 2)
+    return _triples(lu, lv, pair_errors) + _triples(lv, lu, pair_errors.T) or float(
+        np.sqrt(lu[0] ** 2 + lv[0] ** 2 + pair_errors[0, 0] ** 2)
     )
 
 
-def _triples(one: Floats, two: Floats, both: Floats) -> float:
-    """Return Σ over an attribute of one side and two of the other of √(sum of squared components)."""
-    j, k = _pairs(len(two))
-    squares = (one**2)[:, None] + (two[j] ** 2 + two[k] ** 2) + both[:, j] ** 2 + both[:, k] ** 2
+def _triples(singles: Floats, doubles: Floats, pairs: Floats) -> float:
+    """Return Σ over an attribute of one side and two of the other of √(sum of squared components).
+
+    `singles` and `doubles` have the errors of the attributes of these sides, `pairs` those of (single, double).
+    """
+    j, k = _pairs(len(doubles))
+    squares = (singles**2)[:, None] + (doubles[j] ** 2 + doubles[k] ** 2) + pairs[:, j] ** 2 + pairs[:, k] ** 2
     return float(np.sqrt(squares).sum())
 
 
@@ -189,8 +193,8 @@ class LinkProblem:
 
 def plan_shares(question: LinkProblem) -> Shares:
     """Return the best of a grid of clipping bounds and of shares from several starts, refined."""
-    tried = sorted(_tried(question), key=lambda one: one[0])[:BEST]
-    return min((_refined(question, u, v, start) for _, u, v, start in tried), key=lambda found: found.expected)
+    tried = sorted(_tried(question), key=lambda entry: entry[0])[:BEST]
+    return min((_refined(question, u, v, start) for _, u, v, start in tried), key=lambda shares: shares.expected)
 
 
 def first_shares(question: LinkProblem) -> Shares:
@@ -219,9 +223,9 @@ def _tried(question: LinkProblem) -> Iterator[tuple[float, Expected, Expected, F
 
 
 def _refined(question: LinkProblem, u: Expected, v: Expected, start: Floats) -> Shares:
-    found = optimize.minimize(lambda x: _valued(question, u, v, x).expected, start, method="Nelder-Mead",
+    search = optimize.minimize(lambda x: _valued(question, u, v, x).expected, start, method="Nelder-Mead",
                      options={"maxiter": STEPS, "xatol": 0.02, "fatol": 1e-3})  # fmt: skip
-    return _valued(question, u, v, found.x)
+    return _valued(question, u, v, search.x)
 
 
 def _valued(question: LinkProblem, u: Expected, v: Expected, logits: Floats) -> Shares:
@@ -247,7 +251,7 @@ def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) ->
     A precision proportional to weight over the range of a sum (`ranges`: U − g, V − h and UV) makes the weights shares
     of the cost. The exact cost of these precisions is scaled to the budget; ROUNDING keeps it below.
     """
-    bounds = [(Fraction(one.squared, 4**BITS), Fraction(one.least, 4**BITS)) for one in (u, v)]
+    bounds = [(Fraction(features.squared, 4**BITS), Fraction(features.least, 4**BITS)) for features in (u, v)]
     (big_u, g), (big_v, h) = bounds
     ranges = [
         max(big_u - g, Fraction(1, 10**9)),
@@ -260,7 +264,7 @@ def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) ->
     cost = float(squared_distance(question.relation, (big_u, g), (big_v, h), raw))
     scale = ROUNDING * question.amount / cost if cost else 0.0
 
-    return tuple(float(one) * scale for one in raw)  # type: ignore[return-value]
+    return tuple(float(precision) * scale for precision in raw)  # type: ignore[return-value]
 
 
 # shares: number of links and degrees, of the budget; sibling sums, of the rest
@@ -280,9 +284,10 @@ class Split:
 
 def split(amount: Fraction, measure_links: bool, degrees: bool, siblings: bool = False) -> Split:
     """Return the budget of the number of links (if `measure_links`), degrees, sibling sums and feature sums."""
-    links, own = amount * LINKS * measure_links, amount * DEGREES * degrees
-    left = amount - links - own
-    return Split(links=links, degrees=own, siblings=left * SIBLINGS * siblings, sums=left * (1 - SIBLINGS * siblings))
+    links, degree_budget = amount * LINKS * measure_links, amount * DEGREES * degrees
+    rest = amount - links - degree_budget
+    of_siblings = SIBLINGS * siblings
+    return Split(links=links, degrees=degree_budget, siblings=rest * of_siblings, sums=rest * (1 - of_siblings))
 
 
 def degrees_squared(relation: str, bound: int, roles: int, sides: int) -> int:

@@ -113,9 +113,9 @@ def limit_links(
             continue
         for profile in np.flatnonzero(links.sum(axis=axis) > most * side.counts):
             line = links[profile] if axis == 1 else links[:, profile]
-            left = int(most * side.counts[profile])
+            capacity = int(most * side.counts[profile])
             each = np.repeat(np.arange(len(line)), line.astype(np.int64))
-            remaining = each[stream.permutation(len(each))[:left]]
+            remaining = each[stream.permutation(len(each))[:capacity]]
             line[:] = np.bincount(remaining, minlength=len(line))
 
     return links
@@ -137,15 +137,15 @@ def tilt_distributions(shares: Floats) -> tuple[Floats, Floats]:
 def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], stream: PublicStream) -> Integers:
     """Return links without random ones that exceed the bound of a row on either side.
 
-    `rank` is the number of a link among those of its row, in random order. `own` is the row of each link on one side,
-    sorted, so its first place in `own` gives the rank.
+    `rank` is the number of a link among those of its row, in random order. `rows` is the row of each link on one side,
+    sorted, so its first place in `rows` gives the rank.
     """
     for side, most in enumerate(bounds):
         if most is not None:
             order = stream.permutation(len(pairs))
             order = order[np.argsort(pairs[order, side], kind="stable")]
-            own = pairs[order, side]
-            rank = np.arange(len(own)) - np.searchsorted(own, own)
+            rows = pairs[order, side]
+            rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
             pairs = pairs[np.sort(order[rank < most])]
     return pairs
 
@@ -157,11 +157,12 @@ def degrees(totals: Floats, side: Side, shares: Floats, stream: PublicStream) ->
     distribution of degrees; `laws` are the distributions tilted to the means `means`, ascending.
     """
     laws, means = tilt_distributions(shares)
-    found = []
+    degrees_of_profiles = []
     for total, rows in zip(totals.astype(int), side.counts.astype(int), strict=True):
         law = laws[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
-        found.append(adjust_total(stream.systematic(law, rows).astype(np.int64), total, len(shares) - 1, stream))
-    return found
+        drawn = stream.systematic(law, rows).astype(np.int64)
+        degrees_of_profiles.append(adjust_total(drawn, total, len(shares) - 1, stream))
+    return degrees_of_profiles
 
 
 def _open(shares: Floats) -> Floats:
@@ -176,22 +177,26 @@ def _open(shares: Floats) -> Floats:
 
 def children(totals: Floats, side: Side, stream: PublicStream) -> list[Integers]:
     """Return degrees of 0 or 1 for the rows of every profile: 1 for all, or for a random subset of the total size."""
-    found = [np.arange(int(count)) < total for total, count in zip(totals, side.counts, strict=True)]
-    return [one.astype(np.int64) if one.all() else one[stream.permutation(len(one))].astype(np.int64) for one in found]
+    degrees_of_profiles = []
+    for total, count in zip(totals, side.counts, strict=True):
+        has_parent = np.arange(int(count)) < total
+        order = slice(None) if has_parent.all() else stream.permutation(len(has_parent))
+        degrees_of_profiles.append(has_parent[order].astype(np.int64))
+    return degrees_of_profiles
 
 
 def adjust_total(drawn: Integers, total: int, most: int, stream: PublicStream) -> Integers:
     """Add or subtract 1 at random places until the degrees sum to the total.
 
     `drawn` are the degrees of some rows, each between 0 and `most`; the total is reduced to what these rows can have.
-    In each round as many rows as links are missing or too many change by 1, each at most once. `left` is the number of
-    links to add, or below 0 to remove; `free` are the rows that can change.
+    In each round as many rows as links are missing or too many change by 1, each at most once. `missing` is the number
+    of links to add, or below 0 to remove; `free` are the rows that can change.
     """
     total = min(total, most * len(drawn))
-    while left := int(total - drawn.sum()):
-        free = np.flatnonzero(drawn < most) if left > 0 else np.flatnonzero(drawn > 0)
-        some = free[stream.permutation(len(free))[: abs(left)]]
-        drawn[some] += 1 if left > 0 else -1
+    while missing := int(total - drawn.sum()):
+        free = np.flatnonzero(drawn < most) if missing > 0 else np.flatnonzero(drawn > 0)
+        changed = free[stream.permutation(len(free))[: abs(missing)]]
+        drawn[changed] += 1 if missing > 0 else -1
     return drawn
 
 
@@ -245,7 +250,7 @@ def sample_degrees(
     and a random factor has the rest (`free`). `each` has the expected links of each row, and `at_most` the noisy
     counts. Ranks of rows (`place`) are by kind and then by expected links, so that the factor varies in each kind.
     """
-    known, wanted = (np.log(np.maximum(one, LOW)) for one in (each, _sorted(at_most, sigma, side.rows)))
+    known, wanted = (np.log(np.maximum(values, LOW)) for values in (each, _sorted(at_most, sigma, side.rows)))
     free = max(float(wanted.var() - known.var()), 0.0) / max(float(wanted.var()), LEAST_DEGREE)
     factors = np.exp(free**0.5 * (wanted - wanted.max()))
     place = (_even(np.lexsort((each, side.of)), stream) * side.rows).astype(np.int64)
@@ -264,20 +269,20 @@ def _even(order: Integers, stream: PublicStream) -> Floats:
     return points
 
 
-def _to_totals(own: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
+def _to_totals(expected: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
     """Return whole degrees of the rows of each kind, scaled so that they sum to the total of the kind.
 
-    `own` has a degree for each row of the side; the rounding is random with the given stream. `stream.rounded` takes
-    running sums, so that the sum of a kind is rounded only once; no degree is limited, because the limit is above the
-    sum of all `totals`. LEAST_DEGREE gives links to a kind whose degrees are all 0.
+    `expected` has a degree for each row of the side; the rounding is random with the given stream. `stream.rounded`
+    takes running sums, so that the sum of a kind is rounded only once; no degree is limited, because the limit is above
+    the sum of all `totals`. LEAST_DEGREE gives links to a kind whose degrees are all 0.
     """
     rows = np.argsort(side.of, kind="stable")
-    groups = np.split(own[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
-    found = []
+    groups = np.split(expected[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
+    whole_degrees = []
     for values, total in zip(groups, totals, strict=True):
         scaled = (values + LEAST_DEGREE) * (total / max(values.sum() + LEAST_DEGREE * len(values), LEAST_DEGREE))
-        found.append(adjust_total(stream.rounded(np.cumsum(scaled)), int(total), int(totals.sum()) + 1, stream))
-    return found
+        whole_degrees.append(adjust_total(stream.rounded(np.cumsum(scaled)), int(total), int(totals.sum()) + 1, stream))
+    return whole_degrees
 
 
 def _sorted(at_most: Floats, sigma: float, rows: int) -> Floats:
@@ -309,7 +314,7 @@ STEPS = 64  # points of a bucket at which its degrees are
 
 def bucket_starts() -> Integers:
     """Return the smallest degree of every bucket, ascending."""
-    return np.array([*range(SINGLE), *(one for one in HALVES if one >= SINGLE)], np.int64)
+    return np.array([*range(SINGLE), *(start for start in HALVES if start >= SINGLE)], np.int64)
 
 
 def degree_histogram(degrees: Integers) -> Integers:

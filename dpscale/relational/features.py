@@ -47,9 +47,9 @@ class Side:
     @classmethod
     def made(cls, rows: NDArray[np.integer], sizes: Sequence[int]) -> Side:
         """Return the side of a table from its rows, codes of shape (n, d)."""
-        profiles, of = distinct(rows, sizes)
-        counts = np.bincount(of, minlength=len(profiles)).astype(float)
-        return cls(tuple(map(int, sizes)), profiles, counts, of)
+        profiles, profile_of_row = distinct(rows, sizes)
+        counts = np.bincount(profile_of_row, minlength=len(profiles)).astype(float)
+        return cls(tuple(map(int, sizes)), profiles, counts, profile_of_row)
 
     @property
     def rows(self) -> int:
@@ -75,24 +75,24 @@ def distinct(rows: NDArray[np.integer], sizes: Sequence[int]) -> tuple[Integers,
     Rows become mixed-radix numbers if these fit 62 bits, and are otherwise compared as rows.
     """
     if math.prod(map(int, sizes)) >= 1 << 62:
-        profiles, of = np.unique(rows, axis=0, return_inverse=True)
-        return profiles.astype(np.int64), of.reshape(-1)
+        profiles, index = np.unique(rows, axis=0, return_inverse=True)
+        return profiles.astype(np.int64), index.reshape(-1)
 
     codes = np.zeros(len(rows), np.int64)
     for i, size in enumerate(sizes):
         codes = codes * int(size) + rows[:, i]
-    found, of = _distinct_codes(codes, math.prod(map(int, sizes)))
-    return np.stack(np.unravel_index(found, tuple(map(int, sizes))), axis=1).astype(np.int64), of.reshape(-1)
+    occurring, index = _distinct_codes(codes, math.prod(map(int, sizes)))
+    return np.stack(np.unravel_index(occurring, tuple(map(int, sizes))), axis=1).astype(np.int64), index.reshape(-1)
 
 
 def _distinct_codes(codes: Integers, cells: int) -> tuple[Integers, Integers]:
     """Return the sorted distinct codes and the index of each code among them; few possible codes need no sort."""
     if cells > max(FEW_CELLS, len(codes)):
-        found, of = np.unique(codes, return_inverse=True)
-        return found, of
-    there = np.zeros(cells, np.bool_)
-    there[codes] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
+        occurring, index = np.unique(codes, return_inverse=True)
+        return occurring, index
+    occurs = np.zeros(cells, np.bool_)
+    occurs[codes] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[codes]
 
 
 BITS = 12  # bits after the binary point of an entry
@@ -178,7 +178,7 @@ def _cut(table: Floats) -> Integers:
 def _uniform_bounds(size: int) -> tuple[int, int]:
     """Return the squared norm of a value's columns and the inner product of two values' columns, as integers.
 
-    With n values, a centred one-hot has 1 − 1/n once (`own`) and −1/n otherwise (`other`), truncated to steps: the
+    With n values, a centred one-hot has 1 − 1/n once (`present`) and −1/n otherwise (`absent`), truncated to steps: the
     squared norm is own² + (n − 1) other², the product of two values 2 own other + (n − 2) other². Two values have one
     column.
     """
@@ -190,8 +190,8 @@ def _uniform_bounds(size: int) -> tuple[int, int]:
         return int((table**2).max()), int(table[0, 0] * table[1, 0])
 
     size = int(size)  # an unbounded int, so that bounds are exact
-    own, other = math.trunc((1 - 1 / size) / STEP), math.trunc(-1 / size / STEP)
-    return own**2 + (size - 1) * other**2, 2 * own * other + (size - 2) * other**2
+    present, absent = math.trunc((1 - 1 / size) / STEP), math.trunc(-1 / size / STEP)
+    return present**2 + (size - 1) * absent**2, 2 * present * absent + (size - 2) * absent**2
 
 
 def _within(table: Integers, squared: int) -> Integers:
@@ -216,7 +216,7 @@ def squared_distance(relation: str, u: Bounds, v: Bounds, precisions: Precisions
     if relation != REPLACE:
         return Fraction(alone)
 
-    both = pu * (big_u - g) + pv * (big_v - h) + puv * (big_u * big_v - g * h)
-    one = (big_u - g) * (pu + puv * big_v)
-    other = (big_v - h) * (pv + puv * big_u)
-    return Fraction(max(2 * both, 2 * one, 2 * other, alone))
+    both_ends = pu * (big_u - g) + pv * (big_v - h) + puv * (big_u * big_v - g * h)
+    first_end = (big_u - g) * (pu + puv * big_v)
+    second_end = (big_v - h) * (pv + puv * big_u)
+    return Fraction(max(2 * both_ends, 2 * first_end, 2 * second_end, alone))

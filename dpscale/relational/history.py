@@ -48,10 +48,10 @@ NUMBER_WEIGHT, CROSS_WEIGHT = 1.0, 0.3  # of numbers of children by date, and of
 
 def powers(base: int, largest: int) -> Integers:
     """Return the powers 1, b, b², … up to `largest`."""
-    found = [1]
-    while found[-1] * base <= largest:
-        found.append(found[-1] * base)
-    return np.array(found, np.int64)
+    ascending = [1]
+    while ascending[-1] * base <= largest:
+        ascending.append(ascending[-1] * base)
+    return np.array(ascending, np.int64)
 
 
 def bucket_of(numbers: Integers, starts: Integers) -> Integers:
@@ -111,8 +111,8 @@ class HistoryTables:
     def shapes(self) -> list[tuple[int, int]]:
         """Shapes of the tables of parents."""
         spans = len(self.spans)
-        own = [(len(self.numbers), spans), (spans, self.sizes[self.order])]
-        return own + [(1, self.sizes[i]) for i in self.others]
+        first_shapes = [(len(self.numbers), spans), (spans, self.sizes[self.order])]
+        return first_shapes + [(1, self.sizes[i]) for i in self.others]
 
     def steps_squared(self, parents: int) -> int:
         """Return the squared sensitivity of the weighted tables of consecutive children, for P parents of a unit."""
@@ -160,11 +160,11 @@ def step_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> Int
     tables : HistoryTables
     """
     at, sizes = np.flatnonzero(parents[1:] == parents[:-1]), tables.sizes
-    found = [
+    counts = [
         weight * np.bincount(rows[at, i] * sizes[j] + rows[at + 1, j], minlength=sizes[i] * sizes[j])
         for (i, j), weight in zip(tables.pairs, tables.weights, strict=True)
     ]
-    return np.concatenate(found).astype(np.int64)
+    return np.concatenate(counts).astype(np.int64)
 
 
 def parent_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> Integers:
@@ -183,7 +183,8 @@ def parent_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> I
     # number by span, span by first date, and each other attribute of the first child
     columns = [(numbers, spans), (spans, begin), *((np.zeros_like(begin), rows[first, i]) for i in tables.others)]
     counts = [
-        np.bincount(one * b + two, minlength=a * b) for (one, two), (a, b) in zip(columns, tables.shapes, strict=True)
+        np.bincount(left * b + right, minlength=a * b)
+        for (left, right), (a, b) in zip(columns, tables.shapes, strict=True)
     ]
 
     # the first table has a larger weight
@@ -193,8 +194,8 @@ def parent_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> I
 def split_tables(values: Floats, tables: HistoryTables, sigma: float) -> tuple[list[Floats], list[float]]:
     """Return the unweighted tables of parents from one vector, with the standard deviations of their noise."""
     ends = np.cumsum([a * b for a, b in tables.shapes])[:-1]
-    found = [part.reshape(shape) for part, shape in zip(np.split(values, ends), tables.shapes, strict=True)]
-    return [found[0] / SPANS, *found[1:]], [sigma / SPANS, *[sigma] * (len(found) - 1)]
+    counts = [part.reshape(shape) for part, shape in zip(np.split(values, ends), tables.shapes, strict=True)]
+    return [counts[0] / SPANS, *counts[1:]], [sigma / SPANS, *[sigma] * (len(counts) - 1)]
 
 
 def estimate_steps(noisy: Floats, now: Floats, tables: HistoryTables, sigma: float) -> Floats:
@@ -212,18 +213,18 @@ def estimate_steps(noisy: Floats, now: Floats, tables: HistoryTables, sigma: flo
     """
     weights, cells = tables.weights, [slice(a, b) for a, b in pairwise(tables.starts)]
     blocks = []
-    for weight, cell_count in zip(weights, cells, strict=True):
-        expected = now[cell_count] / weight
+    for weight, of_table in zip(weights, cells, strict=True):
+        expected = now[of_table] / weight
         carried = np.maximum(expected, 1.0)
         blocks.append(
             ShrinkageBlock(
-                departed=noisy[cell_count] / weight - expected, curvature=carried, carried=carried, sigma=sigma / weight
+                departed=noisy[of_table] / weight - expected, curvature=carried, carried=carried, sigma=sigma / weight
             )
         )
 
-    target = np.concatenate([now[cell_count] / weight for weight, cell_count in zip(weights, cells, strict=True)])
-    for block, cell_count, ridge in zip(blocks, cells, ridges(blocks, PRIOR), strict=True):
-        target[cell_count] += block.departed * block.carried / (block.carried + ridge)
+    target = np.concatenate([now[of_table] / weight for weight, of_table in zip(weights, cells, strict=True)])
+    for block, of_table, ridge in zip(blocks, cells, ridges(blocks, PRIOR), strict=True):
+        target[of_table] += block.departed * block.carried / (block.carried + ridge)
     return target
 
 
@@ -243,18 +244,18 @@ def conditional(noisy: Floats, totals: Floats, sigma: float, allowed: Floats) ->
         1 for the possible cells, and 0 for others.
     """
     seen = totals > 0
-    whole = project_to_simplex((noisy * allowed)[seen].sum(axis=0), float(totals.sum())) + 1e-9
-    found = np.zeros_like(noisy)
+    pooled = project_to_simplex((noisy * allowed)[seen].sum(axis=0), float(totals.sum())) + 1e-9
+    law = np.zeros_like(noisy)
 
     for row, total in enumerate(totals.tolist()):
         cells = allowed[row] > 0
-        expected = whole[cells] / whole[cells].sum() * total
+        expected = pooled[cells] / pooled[cells].sum() * total
         residual = noisy[row, cells] - expected
         excess = max(float((residual**2).mean()) - sigma**2, 0.0)
         estimate = expected + residual * excess / (excess + sigma**2)
-        found[row, cells] = (project_to_simplex(estimate, total) if total > 0 else expected) + 1e-9
+        law[row, cells] = (project_to_simplex(estimate, total) if total > 0 else expected) + 1e-9
 
-    return np.asarray(found / found.sum(axis=1, keepdims=True))
+    return np.asarray(law / law.sum(axis=1, keepdims=True))
 
 
 def spread_buckets(law: Floats, starts: Integers, count: int) -> Floats:
@@ -266,10 +267,10 @@ def spread_buckets(law: Floats, starts: Integers, count: int) -> Floats:
     """
     ends = np.r_[starts[1:], count]
     density, centres = law / (ends - starts), (starts + ends - 1) / 2
-    numbers, of = np.arange(count), bucket_of(np.arange(count), starts)
-    found = np.stack([np.interp(numbers, centres, row) for row in density]) + 1e-12
-    mass = np.stack([np.bincount(of, row, minlength=len(starts)) for row in found])
-    return np.asarray(found * (law / mass)[:, of])
+    numbers, bucket_of_number = np.arange(count), bucket_of(np.arange(count), starts)
+    densities = np.stack([np.interp(numbers, centres, row) for row in density]) + 1e-12
+    mass = np.stack([np.bincount(bucket_of_number, row, minlength=len(starts)) for row in densities])
+    return np.asarray(densities * (law / mass)[:, bucket_of_number])
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,8 +319,8 @@ class SpanLaws:
         buckets = bucket_of(spans, tables.spans)
         totals = np.bincount(buckets, minlength=len(tables.spans)).astype(float)
         fits = (np.arange(self.dates)[None] + tables.spans[:, None] < self.dates).astype(float)
-        found = draw_columns(conditional(noisy, totals, sigma, fits), buckets[tries], stream)
-        return np.minimum(found, self.dates - 1 - spans[tries])
+        drawn = draw_columns(conditional(noisy, totals, sigma, fits), buckets[tries], stream)
+        return np.minimum(drawn, self.dates - 1 - spans[tries])
 
     def _table(self, at: int) -> tuple[Floats, float]:
         parts, sigmas = split_tables(self.noisy, self.tables, self.sigma)
@@ -331,12 +332,12 @@ def draw_columns(law: Floats, rows: Integers, stream: PublicStream) -> Integers:
 
     The points of the rows with one distribution are evenly spaced, in random order.
     """
-    cumulated, found = np.cumsum(law, axis=1), np.empty(len(rows), np.int64)
+    cumulated, columns = np.cumsum(law, axis=1), np.empty(len(rows), np.int64)
     for row in np.unique(rows).tolist():
-        mine = np.flatnonzero(rows == row)
-        points = (stream.permutation(len(mine)) + stream.uniforms(1)) / len(mine)
-        found[mine] = np.searchsorted(cumulated[row] / cumulated[row, -1], points, side="right")
-    return np.minimum(found, law.shape[1] - 1)
+        places = np.flatnonzero(rows == row)
+        points = (stream.permutation(len(places)) + stream.uniforms(1)) / len(places)
+        columns[places] = np.searchsorted(cumulated[row] / cumulated[row, -1], points, side="right")
+    return np.minimum(columns, law.shape[1] - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,11 +394,11 @@ def sample_dates(places: Positions, known: Integers, ends: ParentDates, tables: 
                                   number_off, ends.off(np.repeat(values, numbers, axis=0), dates),
                                   CROSS_WEIGHT)  # fmt: skip
     _move(dates, places, tables, noisy[0], sigmas[0], number_off, stream)
-    whole = stream.permutation(len(begins))  # of equal dates, all of one parent change together
-    found = np.empty(len(dates), np.int64)
-    found[np.lexsort((np.repeat(whole, numbers), dates))] = np.sort(known)
+    tie_order = stream.permutation(len(begins))  # of equal dates, all of one parent change together
+    assigned = np.empty(len(dates), np.int64)
+    assigned[np.lexsort((np.repeat(tie_order, numbers), dates))] = np.sort(known)
 
-    return found[np.lexsort((found, places.parents))]
+    return assigned[np.lexsort((assigned, places.parents))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -420,15 +421,15 @@ class ParentDates:
         """Return those of links, given the parent and the date of every child."""
         starts = np.concatenate([[0], np.cumsum(u.sizes)[:-1]]).astype(np.int64)
         values = np.ascontiguousarray((u.profiles + starts)[u.of], dtype=np.int64)
-        made = cls(values, np.zeros((int(sum(u.sizes)), size)))
-        return cls(values, made.off(values[parents], dates))
+        without_target = cls(values, np.zeros((int(sum(u.sizes)), size)))
+        return cls(values, without_target.off(values[parents], dates))
 
     def off(self, values: Integers, dates: Integers) -> Floats:
         """Return the numbers of children with these cells of parents and dates, minus those aimed at."""
-        found = -self.counts
+        difference = -self.counts
         for column in values.T:
-            np.add.at(found, (column, dates), 1.0)
-        return found
+            np.add.at(difference, (column, dates), 1.0)
+        return difference
 
 
 def _between(places: Positions, firsts: Integers, spans: Integers, stream: PublicStream) -> Integers:
@@ -495,8 +496,8 @@ def order_children(
     children = np.sort(links[:, 1])
     rows = np.ascontiguousarray(v.profiles[v.of[children]], dtype=np.int64)
     step, sigma = noisy.date_steps
-    own = v.profiles[v.of[links[:, 1]], tables.order]
-    ends = ParentDates.of(u, links[:, 0], own, tables.sizes[tables.order])
+    dates_of_links = v.profiles[v.of[links[:, 1]], tables.order]
+    ends = ParentDates.of(u, links[:, 0], dates_of_links, tables.sizes[tables.order])
     # first a date for each position, then a child of this date
     dates = sample_dates(
         places, rows[:, tables.order], ends, tables, (step, noisy.parents), (sigma, noisy.sigmas[1]), stream
@@ -511,10 +512,10 @@ def order_children(
     return np.stack([places.parents, children[chosen]], axis=1)
 
 
-def _by_date(dates: Integers, own: Integers, stream: PublicStream) -> Integers:
+def _by_date(dates: Integers, child_dates: Integers, stream: PublicStream) -> Integers:
     """Return a random child of its date for every position."""
     chosen = np.empty(len(dates), np.int64)
-    chosen[np.argsort(dates, kind="stable")] = np.lexsort((stream.permutation(len(own)), own))
+    chosen[np.argsort(dates, kind="stable")] = np.lexsort((stream.permutation(len(child_dates)), child_dates))
     return chosen
 
 
@@ -524,15 +525,15 @@ def _no_marginals(u: Side, v: Side) -> Cross:
     return Cross(columns=(), first=first, second=second, starts=np.zeros(1, np.int64))
 
 
-def _marginals(cross: Cross, one: Integers, two: Integers) -> Integers:
+def _marginals(cross: Cross, u_profiles: Integers, v_profiles: Integers) -> Integers:
     """Return the cross marginals of links between profiles.
 
     Entry first[one, k] + second[two, k] of all marginals is that of marginal k for a link.
     """
-    found = np.zeros(cross.size, np.int64)
+    marginals = np.zeros(cross.size, np.int64)
     for k in range(cross.first.shape[1]):
-        np.add.at(found, cross.first[one, k] + cross.second[two, k], 1)
-    return found
+        np.add.at(marginals, cross.first[u_profiles, k] + cross.second[v_profiles, k], 1)
+    return marginals
 
 
 def _exchange(chosen: Integers, places: Positions, dates: Integers, rows: Integers, noisy: NoisyHistory,
@@ -559,10 +560,10 @@ def _exchange(chosen: Integers, places: Positions, dates: Integers, rows: Intege
 
     for _ in range(ROUNDS):
         tries = (stream.uniforms(number) * len(chosen)).astype(np.int64)
-        made = exchange(tries, chosen, where, places.parents, of_v, ranked, begins, offsets, cumulated,
+        exchanged = exchange(tries, chosen, where, places.parents, of_v, ranked, begins, offsets, cumulated,
                                       dates, rows, np.array(tables.sizes, np.int64), starts, off, of_u, cross.first,
                                       cross.second, cross_off, CROSS_WEIGHT, state_of(stream))  # fmt: skip
-        if made < FEW * number:
+        if exchanged < FEW * number:
             break
 
 
@@ -604,15 +605,15 @@ def _laws(target: Floats, first_target: Floats, tables: HistoryTables) -> tuple[
     that of first children. `offsets` is where each attribute's rows begin.
     """
     offsets = np.concatenate([[0], np.cumsum([size + 1 for size in tables.sizes])[:-1]]).astype(np.int64)
-    found = np.ones((int(sum(size + 1 for size in tables.sizes)), max(tables.sizes)))
+    laws = np.ones((int(sum(size + 1 for size in tables.sizes)), max(tables.sizes)))
     firsts = np.split(first_target, np.cumsum(tables.sizes)[:-1])
 
     for j, size in enumerate(tables.sizes):
         at = tables.pairs.index((j, j))
         table = np.vstack([target[tables.starts[at] : tables.starts[at + 1]].reshape(size, size), firsts[j]])
         cumulated = np.cumsum(np.maximum(table, 0.0) + 1e-9, axis=1)
-        found[offsets[j] : offsets[j] + size + 1, :size] = cumulated / cumulated[:, -1:]
-    return offsets, found
+        laws[offsets[j] : offsets[j] + size + 1, :size] = cumulated / cumulated[:, -1:]
+    return offsets, laws
 
 
 @compiled("float64(float64[:, ::1], int64, int64, float64)")
@@ -646,7 +647,7 @@ def move_dates(
     state : ndarray of uint64, shape (1,)
         Of the random numbers.
     """
-    made = 0
+    moved = 0
     for t in range(len(tries)):
         p = inner[tries[t]]
         before, now, after = dates[p - 1], dates[p], dates[p + 1]
@@ -662,7 +663,7 @@ def move_dates(
         cost += factor * (change_entry(number_off, now, -1.0) + change_entry(number_off, other, 1.0))
         if cost < -1e-9:
             dates[p] = other
-            made += 1
+            moved += 1
             continue
 
         change_cell(off, before, now, 1.0)
@@ -672,7 +673,7 @@ def move_dates(
         change_entry(number_off, now, 1.0)
         change_entry(number_off, other, -1.0)
 
-    return made
+    return moved
 
 
 @compiled("float64(int64, int64, float64, int64[:, ::1], float64[::1], float64[:, ::1], float64)")
@@ -714,7 +715,7 @@ def shift_histories(dates: Integers, begins: Integers, tries: Integers, firsts: 
     factor : float
         Weight of `cross_off`.
     """
-    made = 0
+    moved = 0
     for t in range(len(tries)):
         k = tries[t]
         begin, end = begins[k], begins[k + 1]
@@ -727,7 +728,7 @@ def shift_histories(dates: Integers, begins: Integers, tries: Integers, firsts: 
             cost += date_cost(k, dates[p], -1.0, values, number_off, cross_off, factor)
             cost += date_cost(k, dates[p] + by, 1.0, values, number_off, cross_off, factor)
 
-        made += cost < -1e-9
+        moved += cost < -1e-9
         for p in range(begin, end):
             if cost < -1e-9:
                 dates[p] += by
@@ -735,7 +736,7 @@ def shift_histories(dates: Integers, begins: Integers, tries: Integers, firsts: 
                 date_cost(k, dates[p], 1.0, values, number_off, cross_off, factor)
                 date_cost(k, dates[p] + by, -1.0, values, number_off, cross_off, factor)
 
-    return made
+    return moved
 
 
 @compiled("float64(int64, int64, float64, int64[::1], int64[:, ::1], int64[::1], int64[::1], float64[::1])")
@@ -876,7 +877,7 @@ def exchange(
         Profiles of the parents, and cross marginals minus their targets with their weight.
     state : ndarray of uint64, shape (1,)
     """
-    made = 0
+    exchanged = 0
     for t in range(len(tries)):
         p = tries[t]
         other = proposed_child(p, chosen, parents, dates, rows, sizes, ranked, begins, offsets, cumulated, state)
@@ -901,7 +902,7 @@ def exchange(
         # a smaller gain could be rounding
         if cost < -1e-9:
             where[chosen[p]], where[chosen[q]] = p, q
-            made += 1
+            exchanged += 1
             continue
 
         both_cost(
@@ -913,4 +914,4 @@ def exchange(
             low, high, 1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
         )
 
-    return made
+    return exchanged

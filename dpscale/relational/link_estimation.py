@@ -8,6 +8,8 @@ Many-to-many: every pair of rows of profiles (i, j) is linked with probability b
 b ≤ 1 by construction; W = cap · b, with cap the number of pairs of rows. One-to-many: every child of profile j has one
 parent, of profile i with probability ∝ rows_i exp(φθ_u + φΘψᵀ). Both minimise a convex function: log-partition − ⟨x, z⟩
 + ½ λ x². All rows of a profile have equal probabilities, so the fit over profiles equals that over pairs of rows.
+
+*Parameters.* They are one vector: α if `alone`, then θ_u, θ_v and Θ, as far as their sums are constrained.
 """
 
 from __future__ import annotations
@@ -89,61 +91,61 @@ class _Parameters:
 
     @property
     def target(self) -> Floats:
-        whole = [np.full(int(self.alone), self.links.links)]
-        return np.concatenate([*whole, *(constraint.target.ravel() for constraint in self.constraints if constraint)])
+        total = [np.full(int(self.alone), self.links.links)]
+        return np.concatenate([*total, *(constraint.target.ravel() for constraint in self.constraints if constraint)])
 
     @property
     def steps(self) -> Floats:
         """Scale of every parameter."""
-        whole = [np.full(int(self.alone), 1 / math.sqrt(self.links.links))]
-        own = [
+        total = [np.full(int(self.alone), 1 / math.sqrt(self.links.links))]
+        scales = [
             1 / np.sqrt(np.maximum(constraint.curvature, 1e-6) + constraint.ridge).ravel()
             for constraint in self.constraints
             if constraint
         ]
-        return np.concatenate([*whole, *own])
+        return np.concatenate([*total, *scales])
 
     def energy(self, x: Floats) -> Floats:
         """Return the logits of the parameters, shape (p, q)."""
         at, links = int(self.alone), self.links
-        found = np.full((len(links.u), len(links.v)), x[0] if self.alone else 0.0)
+        logits = np.full((len(links.u), len(links.v)), x[0] if self.alone else 0.0)
         for number, constraint in enumerate(self.constraints):
             if constraint is not None:
-                own = x[at : at + constraint.target.size]
+                parameters = x[at : at + constraint.target.size]
                 at += constraint.target.size
-                found += self._part(number, own.reshape(constraint.target.shape))
-        return found
+                logits += self._part(number, parameters.reshape(constraint.target.shape))
+        return logits
 
     def split(self, x: Floats) -> list[Floats]:
         """Return θ_u, θ_v and Θ of a vector of parameters."""
         at, shapes = int(self.alone), ((self.links.u.shape[1],), (self.links.v.shape[1],))
-        found = []
+        parts = []
         for constraint, shape in zip(self.constraints, (*shapes, (*shapes[0], *shapes[1])), strict=True):
             size = constraint.target.size if constraint else 0
-            found.append(x[at : at + size].reshape(shape) if constraint else np.zeros(shape))
+            parts.append(x[at : at + size].reshape(shape) if constraint else np.zeros(shape))
             at += size
-        return found
+        return parts
 
-    def _part(self, number: int, own: Floats) -> Floats:
+    def _part(self, number: int, parameters: Floats) -> Floats:
         if number == 2:
-            return np.asarray(self.links.u @ own @ self.links.v.T)
-        return (self.links.u @ own)[:, None] if number == 0 else (self.links.v @ own)[None]
+            return np.asarray(self.links.u @ parameters @ self.links.v.T)
+        return (self.links.u @ parameters)[:, None] if number == 0 else (self.links.v @ parameters)[None]
 
     def sums(self, weights: Floats) -> Floats:
         """Return the constrained sums of W."""
         links = self.links
-        made = (lambda: links.u.T @ weights.sum(axis=1), lambda: links.v.T @ weights.sum(axis=0),
+        sums_of = (lambda: links.u.T @ weights.sum(axis=1), lambda: links.v.T @ weights.sum(axis=0),
                 lambda: (links.u.T @ weights @ links.v).ravel())  # fmt: skip
-        whole = [np.array([weights.sum()])] if self.alone else []
+        total = [np.array([weights.sum()])] if self.alone else []
         return np.concatenate(
             [
-                *whole,
-                *(make() for make, constraint in zip(made, self.constraints, strict=True) if constraint is not None),
+                *total,
+                *(compute() for compute, constraint in zip(sums_of, self.constraints, strict=True) if constraint),
             ]
         )
 
 
-def many_to_many(links: Links, u: Constraint | None, v: Constraint | None, both: Constraint | None) -> Fitted:
+def many_to_many(links: Links, u: Constraint | None, v: Constraint | None, pairs: Constraint | None) -> Fitted:
     """Return the expected links of every pair of profiles; they sum to `links`.
 
     `base` is the logit of a link of random rows, m over the pairs without one. With logit e, log(1 + exp(e)) is max(e,
@@ -162,11 +164,11 @@ def many_to_many(links: Links, u: Constraint | None, v: Constraint | None, both:
         weights = cap * np.where(energy > 0, 1, small) / (1 + small)
         return float((cap * (np.maximum(energy, 0) + np.log1p(small))).sum()), weights
 
-    fitted = _minimise(_Parameters(links, (u, v, both), True), partition)
+    fitted = _minimise(_Parameters(links, (u, v, pairs), True), partition)
     return replace(fitted, weights=fitted.weights * links.links / fitted.weights.sum())
 
 
-def one_to_many(links: Links, u: Constraint | None, both: Constraint | None) -> Fitted:
+def one_to_many(links: Links, u: Constraint | None, pairs: Constraint | None) -> Fitted:
     """Return the expected children of every profile at parents of every profile; each child has one parent.
 
     The log-partition of a child is the logarithm of Σ over parents' profiles of rows · exp(energy); `most` is
@@ -185,7 +187,7 @@ def one_to_many(links: Links, u: Constraint | None, both: Constraint | None) -> 
         total = weights.sum(axis=0)
         return float(children @ (most + np.log(total))), weights / total * children
 
-    return _minimise(_Parameters(links, (u, None, both), False), partition)
+    return _minimise(_Parameters(links, (u, None, pairs), False), partition)
 
 
 def _minimise(unknown: _Parameters, partition: Partition) -> Fitted:
@@ -205,8 +207,8 @@ def _minimise(unknown: _Parameters, partition: Partition) -> Fitted:
 
     x = np.zeros(len(steps))
     if len(steps):
-        found = optimize.minimize(value, x, jac=True, method="L-BFGS-B", options=_options(unknown.links))
-        x = found.x * steps
+        solution = optimize.minimize(value, x, jac=True, method="L-BFGS-B", options=_options(unknown.links))
+        x = solution.x * steps
 
     return Fitted(partition(unknown.energy(x))[1], *unknown.split(x))
 
@@ -320,10 +322,10 @@ def shrink_sums(noisy: Floats, expected: Floats, curvature: Floats, carried: Flo
         for i in names
     ]
     ridge, target = np.zeros(len(noisy)), noisy.copy()
-    for i, own in zip(names, ridges(blocks, prior), strict=True):
-        ridge[kinds == i] = own
-    few = ridge > FEW * curvature
-    target[few] = expected[few]
+    for i, block_ridges in zip(names, ridges(blocks, prior), strict=True):
+        ridge[kinds == i] = block_ridges
+    is_weak = ridge > FEW * curvature
+    target[is_weak] = expected[is_weak]
 
     return target, ridge
 
@@ -345,29 +347,28 @@ def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, k
 
     `known` is that of `budget_shares.LinkProblem`.
     """
-    one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    return _fit_model(
-        Links(u=one.values, v=two.values, u_rows=u.counts, v_rows=v.counts, links=links), one, two, shares, sums, known
-    ).weights
+    side_u, side_v = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
+    model = Links(u=side_u.values, v=side_v.values, u_rows=u.counts, v_rows=v.counts, links=links)
+    return _fit_model(model, side_u, side_v, shares, sums, known).weights
 
 
-def _fit_model(model: Links, one: Expected, two: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:
+def _fit_model(model: Links, side_u: Expected, side_v: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:
     """Return the fit for a model of all profiles, or of a sample that represents them."""
-    first = _ones(sums.u, one, shares.precisions[0])
-    second = None if known else _ones(sums.v, two, shares.precisions[1])
+    first = _ones(sums.u, side_u, shares.precisions[0])
+    second = None if known else _ones(sums.v, side_v, shares.precisions[1])
     alone = _fit(model, first, second, None, known)
     if sums.both is None:
         return alone
-    pairs = _pairs(sums.both, model.u.T @ alone.weights @ model.v, one, two, shares.precisions[2])
+    pairs = _pairs(sums.both, model.u.T @ alone.weights @ model.v, side_u, side_v, shares.precisions[2])
     return _fit(model, first, second, pairs, known)
 
 
 def fit_sample(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, stream: PublicStream) -> Fitted:
     """Return the fit for a sample of rows instead of all profiles, weighted to have the same means of features."""
-    one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    (few_u, weights_u), (few_v, weights_v) = (sample(side, stream) for side in (one, two))
-    model = Links(u=few_u, v=few_v, u_rows=weights_u * u.rows, v_rows=weights_v * v.rows, links=links)
-    return _fit_model(model, one, two, shares, sums, known)
+    side_u, side_v = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
+    (sampled_u, weights_u), (sampled_v, weights_v) = (sample(side, stream) for side in (side_u, side_v))
+    model = Links(u=sampled_u, v=sampled_v, u_rows=weights_u * u.rows, v_rows=weights_v * v.rows, links=links)
+    return _fit_model(model, side_u, side_v, shares, sums, known)
 
 
 def _fit(
@@ -422,8 +423,8 @@ def sample(side: Expected, stream: PublicStream) -> tuple[Floats, Floats]:
         slope: Floats = values.T @ (weights / weights.sum()) - means
         return float(np.log(weights.sum()) + most - x @ means), slope
 
-    found = optimize.minimize(dual, np.zeros(values.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 200})
-    energy = values @ found.x
+    solution = optimize.minimize(dual, np.zeros(values.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    energy = values @ solution.x
     weights: Floats = start * np.exp(energy - energy.max())
     return values, np.asarray(weights / weights.sum(), dtype=np.float64)
 
@@ -445,12 +446,12 @@ def cluster(points: NDArray[np.float32], stream: PublicStream) -> tuple[Integers
     if len(points) <= GROUPS:
         return np.arange(len(points)), points.astype(float)
 
-    points_sample = points[stream.permutation(len(points))[:SAMPLE]]
-    centres = points_sample[:GROUPS].astype(float)
+    sampled = points[stream.permutation(len(points))[:SAMPLE]]
+    centres = sampled[:GROUPS].astype(float)
     for _ in range(ROUNDS):
-        near = nearest(points_sample, centres)
+        near = nearest(sampled, centres)
         counts = np.maximum(np.bincount(near, minlength=GROUPS), 1)
-        sums = np.stack([np.bincount(near, column, GROUPS) for column in points_sample.T], axis=1)
+        sums = np.stack([np.bincount(near, column, GROUPS) for column in sampled.T], axis=1)
         centres = np.where(np.bincount(near, minlength=GROUPS)[:, None] > 0, sums / counts[:, None], centres)
 
     return nearest(points, centres), centres
@@ -505,12 +506,12 @@ def grouped_links(
     u and by profile of v.
     """
     fitted = fit_sample(u, v, shares, sums, links, known, stream)
-    one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    of_u, centres = cluster(directions(one, fitted.both), stream)
-    of_v, _ = cluster(directions(two, fitted.both.T), stream)
-    own_u, own_v = u.counts * _factors(one, fitted.u), v.counts * _factors(two, fitted.v)
+    side_u, side_v = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
+    of_u, centres = cluster(directions(side_u, fitted.both), stream)
+    of_v, _ = cluster(directions(side_v, fitted.both.T), stream)
+    own_u, own_v = u.counts * _factors(side_u, fitted.u), v.counts * _factors(side_v, fitted.v)
     mass = np.asarray(np.bincount(of_u, own_u, len(centres)), dtype=np.float64)
-    cells, ends_u, ends_v = _sum_weights(two, centres, mass, own_v, of_v, known, v.counts)
+    cells, ends_u, ends_v = _sum_weights(side_v, centres, mass, own_v, of_v, known, v.counts)
     # weights become numbers of links
     scale = links / cells.sum()
     by_profile = own_u * (ends_u / np.maximum(mass, 1e-300))[of_u]
@@ -530,26 +531,26 @@ def _factors(side: Expected, theta: Floats) -> Floats:
 
 
 def _sum_weights(
-    two: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool, children: Floats
+    side_v: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool, children: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return sums between groups of u and v, of every group of u, and of every profile of v, up to a factor."""
     cells, ends = np.zeros((len(centres), int(of_v.max()) + 1)), np.empty(len(own_v))
     for start in range(0, len(own_v), CHUNK):
-        some = slice(start, start + CHUNK)
-        energy = centres @ (two.features.whole(two.side.profiles[some]) * STEP).T
-        weights = own_u[:, None] * np.exp(energy - energy.max(axis=0) * known) * own_v[some]
+        chunk = slice(start, start + CHUNK)
+        energy = centres @ (side_v.features.whole(side_v.side.profiles[chunk]) * STEP).T
+        weights = own_u[:, None] * np.exp(energy - energy.max(axis=0) * known) * own_v[chunk]
         if known:  # every child has one parent
-            weights *= children[some] / weights.sum(axis=0)
-        ends[some] = weights.sum(axis=0)
-        np.add.at(cells.T, of_v[some], weights.T)
+            weights *= children[chunk] / weights.sum(axis=0)
+        ends[chunk] = weights.sum(axis=0)
+        np.add.at(cells.T, of_v[chunk], weights.T)
 
     return cells, cells.sum(axis=1), ends
 
 
 def _by_group(side: Side, groups: Integers) -> Side:
-    of = groups[side.of]
-    counts = np.bincount(of, minlength=int(groups.max()) + 1).astype(float)
-    return Side(sizes=side.sizes, profiles=side.profiles[:0], counts=counts, of=of)
+    group_of_row = groups[side.of]
+    counts = np.bincount(group_of_row, minlength=int(groups.max()) + 1).astype(float)
+    return Side(sizes=side.sizes, profiles=side.profiles[:0], counts=counts, of=group_of_row)
 
 
 def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:

@@ -1,4 +1,9 @@
-"""Compiled loops for links. Sums have a fixed order, so results are identical on all machines."""
+"""Compiled loops for links. Sums have a fixed order, so results are identical on all machines.
+
+*Terms.* A link joins a row of side u (a parent) with one of side v (a child). Rows with equal values have one
+*profile*. A cell (a, b) is a pair of profiles; it belongs to the entry first[a, k] + second[b, k] of marginal k. `off`
+has sums less their targets, and a cost is the change of the sum of its squares.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +64,10 @@ def merge(values: Floats, counts: Integers, begun: int, sums: Floats, chosen: In
     """
     k, number = 0, begun
     for r in range(len(values)):
-        value, left = values[r], counts[r]
-        while left > 0:
+        value, remaining = values[r], counts[r]
+        while remaining > 0:
             room = 1.0 + SLACK - sums[k]
-            taken: int = left if value * left <= room else int(room / value)
+            taken: int = remaining if value * remaining <= room else int(room / value)
             if taken == 0:
                 k += 1
                 sums[k] = 0.0
@@ -74,7 +79,7 @@ def merge(values: Floats, counts: Integers, begun: int, sums: Floats, chosen: In
                 if uniform(state) < weight / sums[k]:
                     chosen[k] = number if taken == 1 else number + min(int(uniform(state) * taken), taken - 1)
 
-            left -= taken
+            remaining -= taken
             number += taken
 
     return k
@@ -228,7 +233,7 @@ def swap(
     Both children are removed and added at the other's place, and the changes of all sums are undone if they do not
     lower the cost. `placement_cost` leaves out the pair of x and y themselves, which are never siblings.
     """
-    made = 0
+    exchanged = 0
     for t in range(len(ones)):
         x, y = ones[t], twos[t]
         a, b = parents[x], parents[y]
@@ -249,7 +254,7 @@ def swap(
 
         # a smaller gain could be rounding, which would exchange them forever
         if cost < -1e-9:
-            made += 1
+            exchanged += 1
             for place in range(begins[a], begins[a + 1]):
                 if order[place] == x:
                     order[place] = y
@@ -271,7 +276,7 @@ def swap(
             b, y, x, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes, pairs, starts, sibling_off
         )
 
-    return made
+    return exchanged
 
 
 @compiled("void(int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1])")

@@ -77,8 +77,8 @@ class Rounds:
 
     def costs(self, amount: Fraction) -> tuple[Fraction, Fraction]:
         """Return the squared μ of one selection and of one marginal's noise."""
-        one = amount / (self.rounds * self.each)
-        return one * Fraction(self.alpha), one * (1 - Fraction(self.alpha))
+        each_cost = amount / (self.rounds * self.each)
+        return each_cost * Fraction(self.alpha), each_cost * (1 - Fraction(self.alpha))
 
 
 def moved_entries(relation: str) -> int:
@@ -136,24 +136,24 @@ def round_errors(size: LoopSize, rounds: Rounds, most: int) -> list[float]:
 
     It consists of operations that every machine rounds equally.
 
-    `one` is the factor 1 − 1.5 p/P that a marginal leaves of the departure, `left` the product of these, and `within`
-    the noise ν of the module.
+    `factor` is the factor 1 − 1.5 p/P that a marginal leaves of the departure, `remaining` the product of these, and
+    `within` the noise ν of the module.
     """
     u, v = map(len, size.sizes)
     cells = marginal_cells(*size.sizes, rounds.order)
     order = min(rounds.order, u + v)
     pairs = sum(i * (order - i) * math.comb(u, i) * math.comb(v, order - i) for i in range(1, order)) / len(cells)
-    one = max(1 - COVERED * pairs / (u * v), 0.0)
+    factor = max(1 - COVERED * pairs / (u * v), 0.0)
     noise = NOISE * (sum(cells) / len(cells)) * size.sigma / size.links
 
-    found, left = list[float](), size.departure
+    squares, remaining = list[float](), size.departure
     for number in range(1, min(-(-len(cells) // rounds.each), most) + 1):
         for _ in range(rounds.each):
-            left *= one
+            remaining *= factor
         within = noise * math.sqrt(number * rounds.each)
         fitted = FITTED * within / (1 + within)
-        found.append(left * left + fitted * fitted)
-    return [math.sqrt(squared) for squared in found]
+        squares.append(remaining * remaining + fitted * fitted)
+    return [math.sqrt(squared) for squared in squares]
 
 
 def chosen_rounds(size: LoopSize, rounds: Rounds, most: int) -> int:
@@ -181,10 +181,10 @@ def run_rounds(
     """
     b, taken, noisy = fit.begin(), list[int](), np.zeros(cross.size)
     for number in range(rounds.rounds):
-        left = [k for k in range(len(cross.columns)) if k not in taken]
-        if not left:
+        unmeasured = [k for k in range(len(cross.columns)) if k not in taken]
+        if not unmeasured:
             break
-        chosen = choose(number, cross.marginals(b * fit.cap), left, min(rounds.each, len(left)))
+        chosen = choose(number, cross.marginals(b * fit.cap), unmeasured, min(rounds.each, len(unmeasured)))
         noisy = noisy + measure(number, chosen)
         taken += chosen
         for _ in range(max(rounds.slices, 1)):
@@ -221,8 +221,8 @@ def descend_slice(fit: Fit, cross: Cross, noisy: Floats, b: Floats, stream: Publ
     if links < 1:
         return b
 
-    own = Fit(u=u, v=v, links=links, known=False)
-    fitted = descend(own, cross, noisy * (links / fit.links), own.begin())
+    sliced = Fit(u=u, v=v, links=links, known=False)
+    fitted = descend(sliced, cross, noisy * (links / fit.links), sliced.begin())
     return np.asarray(b + inside / fit.cap * (fitted - b))
 
 
@@ -264,14 +264,14 @@ def project(b: Floats, cap: Floats, links: float) -> Floats:
     """
     low, high, y = -b.max(), 1 - b.min(), 0.0
     for _ in range(NEWTON):
-        found = np.clip(b + y, 0, 1)
+        clipped = np.clip(b + y, 0, 1)
         # the missing sum, and by how much it changes with y: the pairs that are not clipped
-        left, slope = links - (cap * found).sum(), cap[(b + y > 0) & (b + y < 1)].sum()
+        missing, slope = links - (cap * clipped).sum(), cap[(b + y > 0) & (b + y < 1)].sum()
         # the solution stays between `low` and `high`; a step outside is replaced by bisection
-        low, high = (y, high) if left > 0 else (low, y)
-        step = y + left / slope if slope > 0 else (low + high) / 2
+        low, high = (y, high) if missing > 0 else (low, y)
+        step = y + missing / slope if slope > 0 else (low + high) / 2
         step = step if low < step < high else (low + high) / 2
-        if step == y or abs(left) <= 1e-14 * links:
+        if step == y or abs(missing) <= 1e-14 * links:
             break
         y = step
 
@@ -300,11 +300,11 @@ def sample_pairs(b: Floats, u: Side, v: Side, links: int, stream: PublicStream) 
     v.
     """
     cap = np.multiply.outer(u.counts, v.counts).astype(np.int64).ravel()
-    found, ends = sample_entries([(np.ascontiguousarray(b).ravel(), cap)], links, stream), np.cumsum(cap)
-    block = np.searchsorted(ends, found, side="right")
-    within, one, two = found - (ends - cap)[block], block // b.shape[1], block % b.shape[1]
-    width = v.counts.astype(np.int64)[two]
-    return np.stack([_rows(u, one, within // width), _rows(v, two, within % width)], axis=1)
+    entries, ends = sample_entries([(np.ascontiguousarray(b).ravel(), cap)], links, stream), np.cumsum(cap)
+    block = np.searchsorted(ends, entries, side="right")
+    within, u_block, v_block = entries - (ends - cap)[block], block // b.shape[1], block % b.shape[1]
+    width = v.counts.astype(np.int64)[v_block]
+    return np.stack([_rows(u, u_block, within // width), _rows(v, v_block, within % width)], axis=1)
 
 
 def _rows(side: Side, profiles: Integers, numbers: Integers) -> Integers:
@@ -315,9 +315,9 @@ def _rows(side: Side, profiles: Integers, numbers: Integers) -> Integers:
 
 def sample_children(b: Floats, u: Side, v: Side, stream: PublicStream) -> Floats:
     """Return integer numbers of children, shape (p, q): an independent profile of u for every row of v."""
-    found = np.zeros(b.shape)
+    numbers = np.zeros(b.shape)
     for j, count in enumerate(v.counts.astype(int)):
         ends = np.cumsum(b[:, j] * u.counts)
-        own = np.searchsorted(ends, stream.uniforms(count) * ends[-1], side="right")
-        found[:, j] = np.bincount(np.minimum(own, len(ends) - 1), minlength=len(ends))
-    return found
+        profiles = np.searchsorted(ends, stream.uniforms(count) * ends[-1], side="right")
+        numbers[:, j] = np.bincount(np.minimum(profiles, len(ends) - 1), minlength=len(ends))
+    return numbers

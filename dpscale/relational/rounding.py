@@ -59,8 +59,8 @@ class Cross:
             second.append(b)
             starts.append(starts[-1] + size_a * size_b)
 
-        one, two = (np.ascontiguousarray(np.stack(codes, axis=1)) for codes in (first, second))
-        return cls(columns, one, two, np.array(starts, np.int64))
+        u_codes, v_codes = (np.ascontiguousarray(np.stack(codes, axis=1)) for codes in (first, second))
+        return cls(columns, u_codes, v_codes, np.array(starts, np.int64))
 
     @property
     def size(self) -> int:
@@ -81,8 +81,8 @@ class Cross:
 
     def some(self, chosen: Sequence[int]) -> Cross:
         """Return a selection of marginals; their entries have unchanged positions."""
-        one, two = (np.ascontiguousarray(codes[:, list(chosen)]) for codes in (self.first, self.second))
-        return Cross(columns=tuple(self.columns[k] for k in chosen), first=one, second=two, starts=self.starts)
+        u_codes, v_codes = (np.ascontiguousarray(codes[:, list(chosen)]) for codes in (self.first, self.second))
+        return Cross(columns=tuple(self.columns[k] for k in chosen), first=u_codes, second=v_codes, starts=self.starts)
 
     def entries(self, k: int) -> slice:
         """Return the slice of marginal k."""
@@ -165,17 +165,17 @@ def round_children(wanted: Floats, u: Side, v: Side, most: int | None, stream: P
     Column sums are smaller if parents have no capacity. Columns are rounded separately, and links move within their
     column. `most` is the bound of the number of children of a row of u.
     """
-    whole = round_columns(wanted, v.counts, most, u.counts, stream)
-    return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, stream)
+    rounded = round_columns(wanted, v.counts, most, u.counts, stream)
+    return _within_columns(rounded, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, stream)
 
 
 def round_columns(wanted: Floats, children: Floats, most: int | None, parents: Floats, stream: PublicStream) -> Floats:
     """Return integers, shape (p, q), with column sums `children`; `most` bounds the links of each of `parents` rows."""
-    whole = np.stack([round_cells(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), stream)
+    rounded = np.stack([round_cells(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), stream)
                       for column, rows in zip(wanted.T, children, strict=True)], axis=1)  # fmt: skip
     if most is not None:
-        move_excess(whole, most * parents, wanted, stream)
-    return whole
+        move_excess(rounded, most * parents, wanted, stream)
+    return rounded
 
 
 def move_excess(whole: Floats, room: Floats, wanted: Floats, stream: PublicStream) -> None:
@@ -183,19 +183,19 @@ def move_excess(whole: Floats, room: Floats, wanted: Floats, stream: PublicStrea
 
     The new profile is chosen with probability proportional to `wanted`; if none has capacity, the child has no parent.
 
-    `left` is the room of each profile of parents. Random children of a profile beyond its room move one by one.
+    `vacant` is the room of each profile of parents. Random children of a profile beyond its room move one by one.
     """
-    left = room - whole.sum(axis=1)
-    for i in np.flatnonzero(left < 0):
+    vacant = room - whole.sum(axis=1)
+    for i in np.flatnonzero(vacant < 0):
         each = np.repeat(np.arange(whole.shape[1]), whole[i].astype(np.int64))
-        moving = each[stream.permutation(len(each))[: int(-left[i])]]
+        moving = each[stream.permutation(len(each))[: int(-vacant[i])]]
         for j, uniform in zip(moving, stream.uniforms(len(moving)), strict=True):
             whole[i, j] -= 1
-            if len(free := np.flatnonzero(left > 0)):
+            if len(free := np.flatnonzero(vacant > 0)):
                 ends = np.cumsum(wanted[free, j] + 1e-12)
                 at = free[min(int(np.searchsorted(ends, uniform * ends[-1], side="right")), len(free) - 1)]
                 whole[at, j] += 1
-                left[at] -= 1
+                vacant[at] -= 1
 
 
 def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int | None, stream: PublicStream) -> Floats:
@@ -288,12 +288,12 @@ def _merged(parts: Iterable[tuple[Floats, Integers]], state: NDArray[np.uint64])
 
         # two successive groups have a sum above 1, so there are at most so many
         most = int(2 * (values @ counts + 1)) + 2
-        own, entry = np.zeros(most), np.full(most, -1, np.int64)
+        sums_of_part, entry = np.zeros(most), np.full(most, -1, np.int64)
         # the open group of the part before, which is removed there and continues here
-        own[0], entry[0] = sums[-1][-1], entry_of[-1][-1]
-        last = loops.merge(values, counts, begun, own, entry, state)
+        sums_of_part[0], entry[0] = sums[-1][-1], entry_of[-1][-1]
+        last = loops.merge(values, counts, begun, sums_of_part, entry, state)
         sums[-1], entry_of[-1] = sums[-1][:-1], entry_of[-1][:-1]
-        sums.append(own[: last + 1].copy())
+        sums.append(sums_of_part[: last + 1].copy())
         entry_of.append(entry[: last + 1].copy())
         begun += int(counts.sum())
 
