@@ -208,11 +208,11 @@ def days(column: pa.Array, zone: str = "", form: str = "") -> Numbers | None:
         return None
 
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
-    day_numbers = np.zeros(len(column), np.int64) if types.is_null(kind) else _known(column, zone)
+    day_numbers = np.zeros(len(column), np.int64) if types.is_null(kind) else _days_of_times(column, zone)
     return Numbers(day_numbers, missing, np.zeros(len(column), dtype=bool))
 
 
-def _known(column: pa.Array, zone: str) -> Integers:
+def _days_of_times(column: pa.Array, zone: str) -> Integers:
     """Return the days of dates and times; 0 for nulls.
 
     A column of times has ticks of its unit since 1970 in UTC if it has a zone, else in local time. Arrow knows the
@@ -290,7 +290,7 @@ def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
     if has_offset.any():
         seconds = day_numbers * DAY + part["h"] * 3600 + part["i"] * 60 + part["s"] - _seconds(offsets)
         instants = pa.array(seconds[has_offset], pa.timestamp("s", "UTC"))
-        day_numbers[has_offset] = _known(instants, zone)
+        day_numbers[has_offset] = _days_of_times(instants, zone)
 
     return Numbers(np.where(is_date, day_numbers, 0), missing, ~(is_date | missing))
 

@@ -452,6 +452,7 @@ class DuckConnection(HashingConnection):
         except Exception as error:
             if type(error).__name__ != "BinderException":
                 raise
+            # the error has ended the transaction
             self.open.execute("ROLLBACK")
             self.open.execute("BEGIN")
             return False

@@ -158,11 +158,11 @@ class reading:  # noqa: N801, a context manager
                 raise error
 
         if error is not None and broken:
-            made = with_cause(_sentence(self.path, error, self.named), error)
+            raised = with_cause(_sentence(self.path, error, self.named), error)
             try:
-                raise made
+                raise raised
             finally:
-                without_cause(made)
+                without_cause(raised)
 
 
 def _sentence(path: str, error: BaseException, named: str) -> DpscaleError:

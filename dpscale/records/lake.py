@@ -309,7 +309,7 @@ def _fixed(table: Any, schema: Any, file: Any) -> Fixed:
     spec = table.specs()[file.spec_id]
     identities = [(schema.find_field(field.source_id), file.partition[place]) for place, field in enumerate(spec.fields)
              if str(field.transform) == "identity" and field.source_id in schema.field_ids]  # fmt: skip
-    return tuple((one.name, spelled(_value(one.field_type, value))) for one, value in identities)
+    return tuple((column.name, spelled(_value(column.field_type, value))) for column, value in identities)
 
 
 def _value(kind: object, value: object) -> object:

@@ -173,8 +173,8 @@ class Group:
     A window is first decoded to unsigned codes. Columns with a dictionary entry that has no cell, or with a null that
     has none, are decoded to signed cells instead, so that `encode` checks each row.
 
-    `_firsts` has the first row of each page in the row group, `mine` the places of the columns that are decoded here,
-    and `_held` the decompressed bytes of the pages of the last window, which begin at `_places`. `odd`, in the
+    `_firsts` has the first row of each page in the row group, `chosen` the places of the columns that are decoded
+    here, and `_held` the decompressed bytes of the pages of the last window, which begin at `_places`. `odd`, in the
     constructor, is the state of each column chunk (see `headers.page_table`): columns with another state than FINE are
     left to pyarrow.
     """
@@ -191,14 +191,14 @@ class Group:
         starts, codecs = about[self.columns.places][:, [headers.DICTIONARY_PLACE, headers.CODEC]].T
         # a codec from 0 to 7 that is in CODECS
         known = (codecs == codecs & 7) & KNOWN[codecs & 7]
-        found = np.flatnonzero((starts > 0) & known)  # writers may omit the position of the dictionary
-        odd = np.zeros(len(found), np.int64)
-        pages = headers.page_table(self._bytes, starts[found], self.columns.numbers[found, 0], self.rows, odd)
+        candidates = np.flatnonzero((starts > 0) & known)  # writers may omit the position of the dictionary
+        odd = np.zeros(len(candidates), np.int64)
+        pages = headers.page_table(self._bytes, starts[candidates], self.columns.numbers[candidates, 0], self.rows, odd)
         if headers.DAMAGED in odd:
             raise damaged()
 
-        self.mine = found[odd == 0]
-        self.codecs, self.ours = codecs[self.mine], [self.columns.names[place] for place in self.mine.tolist()]
+        self.chosen = candidates[odd == 0]
+        self.codecs, self.ours = codecs[self.chosen], [self.columns.names[place] for place in self.chosen.tolist()]
         pages[:, headers.COLUMN] -= np.cumsum(odd != 0)[
             pages[:, headers.COLUMN]
         ]  # renumber without the columns left to pyarrow
@@ -236,10 +236,10 @@ class Group:
         A column in which unsigned codes meet a null without a cell becomes careful for all further windows.
         """
         careful, jobs = self._tables.careful, self._jobs(begin, end)
-        found = self._filled(jobs, ~careful, end - begin, code_type(int(self._tables.sizes.max())))
-        if len(found) < len(self.ours):
-            careful |= np.array([name not in found for name in self.ours], bool)
-        return found | (self._filled(jobs, careful, end - begin, np.dtype(np.int32)) if careful.any() else {})
+        codes = self._filled(jobs, ~careful, end - begin, code_type(int(self._tables.sizes.max())))
+        if len(codes) < len(self.ours):
+            careful |= np.array([name not in codes for name in self.ours], bool)
+        return codes | (self._filled(jobs, careful, end - begin, np.dtype(np.int32)) if careful.any() else {})
 
     def _jobs(self, begin: int, end: int) -> Integers:
         """Return the parts of pages to decode for a window, shape (jobs, JOB_FIELDS).
@@ -338,21 +338,21 @@ class _Tables:
 
         Compiled code encodes whole numbers inside the domain. `encode` does it for all other dictionaries.
         """
-        columns, mine = group.columns, group.mine
+        columns, chosen = group.columns, group.chosen
         self.entries = pages[:, headers.VALUES].copy()
         self.starts = np.cumsum(self.entries) - self.entries
-        self.nullable, self.sizes, self.nulls = columns.nullable[mine], columns.sizes[mine], columns.nulls[mine]
+        self.nullable, self.sizes, self.nulls = columns.nullable[chosen], columns.sizes[chosen], columns.nulls[chosen]
         self.cells = np.empty(int(self.entries.sum()), np.int32)
-        self.careful = np.zeros(len(mine), bool)
-        if not len(mine):
+        self.careful = np.zeros(len(chosen), bool)
+        if not len(chosen):
             return
 
         # `raw` has the decompressed dictionaries, of column c from places[c] on
         raw, places = group.decompressed(pages)
         # integers are converted by a compiled loop, other types by `entries_of`
-        others = self._others(raw, places, columns.numbers[mine], columns.whole[mine])
+        others = self._others(raw, places, columns.numbers[chosen], columns.whole[chosen])
         for c in (place for place in others if self.entries[place]):
-            page, kind = raw[places[c] : places[c] + pages[c, headers.LENGTH]], columns.kinds[mine[c]]
+            page, kind = raw[places[c] : places[c] + pages[c, headers.LENGTH]], columns.kinds[chosen[c]]
             cells = entries_of(domain[group.ours[c]], _dictionary(page, kind, int(self.entries[c])))
             self.cells[self.starts[c] : self.starts[c] + self.entries[c]] = cells
             # an entry without a cell is a fault only if a row refers to it

@@ -60,7 +60,12 @@ class ColumnSummary:
     """Summary of one column: a range, a bounded number of texts, and the dates of each format."""
 
     def __init__(self) -> None:
-        """Start without values; flags of properties are true until a value contradicts them."""
+        """Start without values; flags of properties are true until a value contradicts them.
+
+        `rows` and `distinct` are of the first rows, by which ids are recognised; `slips` counts the texts among
+        numbers, `coded` marks codes with leading zeros, and `missing` are texts that mean a missing value. `prefixes`
+        have the beginnings of texts by their length.
+        """
         self.texts: set[str] = set()
         self.low, self.high = float("inf"), float("-inf")
         self.whole = self.numeric = self.textual = True

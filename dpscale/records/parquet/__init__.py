@@ -76,7 +76,7 @@ class OpenParquet(OpenFile):
 
     def is_null(self, name: str) -> bool:
         """Return whether the footer states that a column has no values."""
-        place, rows = self.places[name], False
+        place, has_rows = self.places[name], False
         # a nested column has several leaves, and the places of the others are then unknown
         is_flat = self.metadata.num_columns == len(self.names)
         for number in range(self.metadata.num_row_groups if is_flat else 0):
@@ -84,8 +84,8 @@ class OpenParquet(OpenFile):
             stated = group.column(place).statistics
             if stated is None or not stated.has_null_count or stated.null_count < group.num_rows:
                 return False
-            rows = rows or group.num_rows > 0
-        return rows
+            has_rows = has_rows or group.num_rows > 0
+        return has_rows
 
     def groups(self) -> list[int]:
         """Return the number of rows of each row group."""

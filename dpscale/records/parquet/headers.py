@@ -88,7 +88,7 @@ def _number(data: Array, at: Int, end: Int, kind: Int, listed: bool) -> tuple[In
 
 
 @njit(cache=True, nogil=True)
-def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]) -> Int:
+def _walk(data: Array, at: Int, end: Int, footer: bool, fields: NDArray[np.int64]) -> Int:
     """Parse a struct and return the next position, or a negative value on failure.
 
     `depth` is the nesting; `last` is the number of the current field, or of the current element of a list, at each
@@ -98,11 +98,11 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
     ----------
     footer : bool
         Whether the struct is a file's footer; otherwise it is a page header.
-    found : ndarray of int64
+    fields : ndarray of int64
         Receives the integer fields, indexed by (0, struct, field) for a page header and by (row group, column, field of
         its chunk) for a footer; -1 for absent ones.
     """
-    found[:] = -1
+    fields[:] = -1
     is_list, last, remaining = np.zeros(DEEP, np.bool_), np.zeros(DEEP, np.int64), np.zeros(DEEP, np.int64)
     kinds, depth = np.zeros(DEEP, np.int64), 0
 
@@ -159,8 +159,13 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
         else:
             is_requested, i, j = depth <= 1, 0, last[0] if depth else 0
 
-        if is_requested and 0 <= i < found.shape[0] and 0 <= j < found.shape[1] and 0 <= last[depth] < found.shape[2]:
-            found[i, j, last[depth]] = value
+        if (
+            is_requested
+            and 0 <= i < fields.shape[0]
+            and 0 <= j < fields.shape[1]
+            and 0 <= last[depth] < fields.shape[2]
+        ):
+            fields[i, j, last[depth]] = value
 
     return -DAMAGED
 
