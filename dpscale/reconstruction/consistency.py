@@ -1,6 +1,9 @@
 """Consistency of noisy tables: non-negative 1-way counts, and targets that agree on common attributes.
 
 1-way counts are fitted over cells and over groups of cells.
+
+*Terms.* A *target* is the table of a set of attributes. Groups are runs of neighbouring cells, over which tables of
+several attributes are measured. The precision of a value is the inverse of its variance.
 """
 
 from __future__ import annotations

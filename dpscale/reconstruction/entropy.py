@@ -22,6 +22,9 @@ The rules of the domain (`dpscale.domain.rules`) are public, so using them costs
   measured. For other pairs with a rule the expectation is independence restricted to possible cells, fitted to the
   1-way marginals.
 - *Cells.* An impossible cell has count zero; the possible cells of a group share the count of the group.
+
+*Names.* In a model, `ones` are the 1-way marginals over cells, `coarse` those over groups, `tables` those of larger
+sets, over groups, and `total` is the number of records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Least-squares estimates of residuals, marginals and queries, with their exact variances."""
+"""Least-squares estimates of residuals, marginals and queries, with their exact variances.
+
+*Terms.* The *residual* on a set of attributes (`subset`) is the part of its marginal that no smaller set has, centred
+along every axis; a marginal is the sum of the residuals inside it, each spread over the other axes, evenly or by the
+weights of an axis (`profiles`). A *block* measures a strategy on the marginal of its attributes: one factor for each
+attribute, or a *joint* one on all cells. A *whole* block estimates all residuals inside its attributes, another one
+only that of its set, or those of its joint factor. A *part* has the queries of one family of the workload.
+"""
 
 from __future__ import annotations
 

@@ -106,15 +106,16 @@ def fit_model(evidence: Evidence, options: Options) -> GraphicalModel:
     The size is checked before the fit, over the largest number of groups that any measurement has of each attribute.
     """
     domain, observed = evidence.workload.domain, list(evidence.measurements())
-    sizes = _sizes_of({name: domain[name].size for name in domain.names}, [each.attributes for each in observed])
+    measured_sets = [measurement.attributes for measurement in observed]
+    sizes = _sizes_of({name: domain[name].size for name in domain.names}, measured_sets)
 
     # the finest groups of each attribute in a measured set of several attributes, for a check of the size
-    joint = [each for each in observed if len(each.attributes) > 1]
+    joint = [measurement for measurement in observed if len(measurement.attributes) > 1]
     grouped = dict.fromkeys(sizes, 1)
-    for each in joint:
-        for name, grouping in zip(each.attributes, each.groups, strict=True):
+    for measurement in joint:
+        for name, grouping in zip(measurement.attributes, measurement.groups, strict=True):
             grouped[name] = min(max(grouped[name], grouping.count), sizes[name])
-    check_size(grouped, [each.attributes for each in joint], options.most_cells)
+    check_size(grouped, [measurement.attributes for measurement in joint], options.most_cells)
     with one_thread():
         rules = domain.rules if domain.rule_texts else ()  # parents alone change no estimate
         return fit(sizes, observed, FitOptions(close=options.close), rules=rules)

@@ -13,6 +13,10 @@ Stopping: L is convex, so L(μ) − min L ≤ ⟨∇L, μ⟩ − min over cells 
 maxima finds the best cell. L is a log-likelihood: a gap of 1/2 means that all measured values together are within one
 standard deviation of noise of the best fit. The bound is loose if counts are large against their noise; steps therefore
 also end when they no longer improve L, and the model stores its bound.
+
+*Terms.* The potentials are the logarithms of the factors of p: one table for each measured set, over groups of cells,
+and one for each attribute, over cells. A `joint` measurement has one operator K on all cells of several attributes,
+other ones have one for each axis.
 """
 
 from __future__ import annotations

@@ -131,11 +131,11 @@ class _Noise:
         Each draw has estimates of its noise alone; `_read` gives the noise of a block with the draws on the last axis.
         """
 
-        def one(draw: int) -> Floats:
+        def errors_of(draw: int) -> Floats:
             redrawn = TreeEstimates(self.plan, self.estimates.variances, lambda index: self._read(index)[..., draw])
             return redrawn.span_answers(part, names).reshape(-1)
 
-        return np.stack([one(draw) for draw in range(self.draws)])
+        return np.stack([errors_of(draw) for draw in range(self.draws)])
 
     def _block_noise(self, index: int, subset: AttributeSet) -> Floats:
         """Return the noise of a residual that comes from one block.

@@ -248,9 +248,9 @@ def calibrate_cliques(tree: JunctionTree, potentials: list[Floats]) -> tuple[lis
         if parent < 0:
             table -= total
         else:  # the parent's table now contains probabilities
-            has_parent = potentials[parent].sum(axis=others(tree.cliques[parent], shared))
+            of_separator = potentials[parent].sum(axis=others(tree.cliques[parent], shared))
             with np.errstate(divide="ignore"):
-                table += aligned(np.log(has_parent) - messages[index], shared, clique)
+                table += aligned(np.log(of_separator) - messages[index], shared, clique)
         np.exp(table, out=table)
 
     return potentials, float(total)
@@ -369,12 +369,12 @@ class Conditional:
         The first axis of `values` is the attribute, the others its parents; `names` and `states` are the texts of
         attributes and values.
         """
-        given = f" | {', '.join(names[parent] for parent in self.parents)}" if self.parents else ""
+        condition = f" | {', '.join(names[parent] for parent in self.parents)}" if self.parents else ""
         rows = np.moveaxis(self.values, 0, -1).reshape(-1, len(self.values))
         keys = [f"({', '.join(key)})" for key in product(*(states[parent] for parent in self.parents))]
         heads = keys if self.parents else ["table"]
         lines = [f"  {head} {', '.join(map(repr, row))};" for head, row in zip(heads, rows.tolist(), strict=True)]
-        return [f"probability ( {names[self.name]}{given} ) {{", *lines, "}"]
+        return [f"probability ( {names[self.name]}{condition} ) {{", *lines, "}"]
 
 
 @dataclass(frozen=True, eq=False)

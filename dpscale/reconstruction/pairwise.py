@@ -548,7 +548,7 @@ def read_pairwise(path: Path) -> tuple[PairwiseModel, CellDistribution, float]:
         pairwise = PairwiseModel(targets, arrays["theta"], arrays["rows"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
-        rules = tuple(restored(measured_departures) for measured_departures in index.get("rules", ()))
+        rules = tuple(restored(rule) for rule in index.get("rules", ()))
         return pairwise, CellDistribution(groups, ones, rules), float(index["total"])
 
 

@@ -2,6 +2,9 @@
 
 They use no BLAS and no library exponential: exp is (1 + x/1024)^1024 by ten squarings, accurate enough for a sampler
 with feedback, and vectorised by the compiler. They are a separate module so that numba is loaded when rows are swept.
+
+A row has a value (a group of cells) for each attribute. The weights of a pair of attributes are stored in both
+orientations, so that the entries of the attribute that is redrawn are adjacent.
 """
 
 from __future__ import annotations

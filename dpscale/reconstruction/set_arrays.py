@@ -441,13 +441,13 @@ def link(
 
         for a in range(height):
             for b in range(width):
-                entry, one, other = tables[cell], ones[at[i] + a], ones[at[j] + b]
+                entry, count_a, count_b = tables[cell], ones[at[i] + a], ones[at[j] + b]
                 forth, back = place[i, j] + a * width + b, place[j, i] + b * height + a
                 oriented[forth] = oriented[back] = entry
-                conditionals[forth] = entry / other
-                conditionals[back] = entry / one
-                # `one · other / total` is the entry of independent attributes
-                distance += abs(entry - one * (other / total))
+                conditionals[forth] = entry / count_b
+                conditionals[back] = entry / count_a
+                # the entry of independent attributes is the product of their counts over the total
+                distance += abs(entry - count_a * (count_b / total))
                 cell += 1
 
         strength[i, j] = strength[j, i] = distance
@@ -483,9 +483,9 @@ def middles(first: Floats, second: Floats, best: Integers, links: Floats) -> int
 )
 def follow(
     ones: Floats, at: Integers, total: float, pairs: Integers, starts: Integers, place: Integers, strength: Floats,
-    oriented: Floats, conditionals: Floats, others: Floats, nearest: bool, out: Floats, found: Flags,
+    oriented: Floats, conditionals: Floats, others: Floats, nearest: bool, out: Floats, has_chain: Flags,
 ) -> None:  # fmt: skip
-    """Write for every pair the chain nearest to `others` in L2, if it is nearer than `out`, and set `found`.
+    """Write for every pair the chain nearest to `others` in L2, if it is nearer than `out`, and set `has_chain`.
 
     Unless `nearest`, write the chain farthest from `others` in L1.
 
@@ -514,7 +514,7 @@ def follow(
             right = oriented[place[m, j] : place[m, j] + depth * width].reshape(depth, width)
             table, squared, distance = chain_product(left, right, other)
             if squared < nearest_squared if nearest else distance > farthest:
-                nearest_squared, farthest, found[t] = squared, distance, True
+                nearest_squared, farthest, has_chain[t] = squared, distance, True
                 for cell in range(height * width):
                     out[first + cell] = table[cell // width, cell % width]
 

@@ -546,12 +546,12 @@ def estimate(
     widths: Floats,
     likelihood: Floats,
     weights: Floats,
-    found: Floats,
+    estimates: Floats,
 ) -> None:
     """Write (E √x)² of cells with given likelihoods; x as in `posterior_means`.
 
-    `reference` are the expectations, and `ratios` and `widths` those of the components as multiples of them; `found`
-    receives the result.
+    `reference` are the expectations, and `ratios` and `widths` those of the components as multiples of them;
+    `estimates` receives the result.
 
     The mean of √x is less than the root of the mean of x, so uncertain cells are shrunk more. `chances` are the
     components' posterior weights, not normalised, and `rooted` these times √mean.
@@ -571,7 +571,7 @@ def estimate(
             total += chances[part]
             root += rooted[part]
 
-        found[cell] = (root / total) * (root / total)
+        estimates[cell] = (root / total) * (root / total)
 
 
 @compiled(
@@ -581,7 +581,7 @@ def estimate(
 def shrink_every(
     values: Floats, reference: Floats, starts: Integers, deviations: Floats, steps: Integers, taken: Integers,
     ratios: Floats, widths: Floats, densities: Floats, tops: Floats, law: Floats, strength: float, rounds: int,
-    block: int, best: Floats, found: Floats,
+    block: int, best: Floats, estimates: Floats,
 ) -> None:  # fmt: skip
     """Fit mixture weights to every table and, if their evidence exceeds `best`, write the estimates of its cells.
 
@@ -590,7 +590,7 @@ def shrink_every(
 
     `ratios` and `widths` are the components' centres and widths relative to a cell's reference, `law` and `strength`
     the prior of their weights. `densities` and `tops` are the likelihoods of `likelihoods`. `best` has the evidence of
-    the best estimate so far and `found` its values.
+    the best estimate so far and `estimates` its values.
     """
     for t in range(len(deviations)):
         first, end, step = starts[t], starts[t + 1], steps[t]
@@ -614,9 +614,9 @@ def shrink_every(
                 weigh_every(values, reference, at, 1, until - at, deviations[t], ratios, widths, likelihood, top)
             rows = likelihood if step > 1 else likelihood[at - first : until - first]
             estimate(
-                values[at:until], reference[at:until], deviations[t], ratios, widths, rows, weights, found[at:until]
+                values[at:until], reference[at:until], deviations[t], ratios, widths, rows, weights, estimates[at:until]
             )
 
         for cell in range(first, end):
             # at least 0.1 % of the reference, so that no estimate is 0 or negative
-            found[cell] = max(found[cell], 1e-3 * reference[cell])
+            estimates[cell] = max(estimates[cell], 1e-3 * reference[cell])

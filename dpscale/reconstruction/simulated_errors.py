@@ -45,6 +45,8 @@ The difference between a model and a table drawn from it has a variance. Records
 all measurements, leave a query q with the variance Σ μ̂ (q − Pq)². P is the μ̂-weighted projection on the space of the
 measured sets (their cells over groups, and the cells of all 1-ways), computed by repeated conditional means. The caller
 applies an overdispersion φ. The queries of 1-ways and of measured sets have variance zero.
+
+*Names.* `base` is the model of the measurements and chains, `model` the released one, which may add tables to it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Every residual of the other attributes is estimated at the leaves of its tree by two passes (`plans.tree`), and
 at a level above by sums. A table at a level is the sum of its residuals, each spread evenly over the other attributes.
+
+*Terms.* `trees` is the accuracy of the plan. A hierarchy is named by its leaf attribute, and level 0 is its root.
+`split` has the level of each hierarchy in a set of attributes, and the axis of each attribute.
 """
 
 from __future__ import annotations
