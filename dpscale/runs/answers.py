@@ -146,7 +146,7 @@ class AnswerColumns:
         """Return the rows of some sets as an Arrow table.
 
         An answer is (names of the set, figures): estimates, standard errors, and both ends of the intervals of its
-        queries.
+        queries. All sets have the degree of these columns.
         """
         sets, counts = [names for names, _ in answers], [len(figures.estimates) for _, figures in answers]
         columns: list[Any] = []
@@ -165,43 +165,44 @@ class AnswerColumns:
         return pa.table(columns, schema=self.schema)
 
     def _name_column(self, names: Sequence[str], counts: Sequence[int]) -> pa.DictionaryArray:
-        known: dict[str, int] = {}
-        codes = np.repeat(np.array([known.setdefault(one, len(known)) for one in names], np.int32), counts)
-        return pa.DictionaryArray.from_arrays(codes, pa.array(list(known), pa.string()))
+        """Return the column of an attribute's name: `names` has that of each set, repeated for its `counts` queries."""
+        code_of: dict[str, int] = {}  # distinct names, numbered in the order of their first use
+        codes = np.repeat(np.array([code_of.setdefault(name, len(code_of)) for name in names], np.int32), counts)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(list(code_of), pa.string()))
 
     def _selection_columns(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[pa.Array]:
-        """Yield the selection columns of one attribute, one for each end (first and last) of the cells of a query.
+        """Yield the selection columns of the attribute at position `axis` of every set.
 
-        The families of labels belong to the attributes of a set. `query_cells` gives, for each attribute, the first and
-        the last cell of every query.
+        There is a column for each end of the cells that a query selects, for example the first and the last cell; none
+        if queries are not products. The queries of a set are the product of a family of queries per attribute.
         """
         if not self.part.ends:
             return
-        families = [self.part.label_families(names) for names in sets]
-        cells_of_sets = [query_cells(axes, self.domain.shape(names))[axis]
-                         for axes, names in zip(families, sets, strict=True)]  # fmt: skip
+        families = [self.part.label_families(names) for names in sets]  # of each set, a family per attribute
+        cells_by_end = [query_cells(of_set, self.domain.shape(names))[axis]
+                        for of_set, names in zip(families, sets, strict=True)]  # fmt: skip
         for number, end in enumerate(self.part.ends):
-            cells = [ends[number] for ends in cells_of_sets]
+            cells = [of_set[number] for of_set in cells_by_end]
             if end.is_text:
-                yield _texts_column([axes[axis].texts for axes in families], cells)
+                yield _texts_column([of_set[axis].texts for of_set in families], cells)
             else:
                 yield self.labels.column([names[axis] for names in sets], cells)
 
 
-def _texts_column(texts: Sequence[Sequence[str]], which: Sequence[Integers32]) -> pa.DictionaryArray:
+def _texts_column(texts: Sequence[Sequence[str]], numbers: Sequence[Integers32]) -> pa.DictionaryArray:
     """Return the texts of the queries of several sets as one column.
 
     Parameters
     ----------
     texts : sequence of sequence of str
-        Possible texts of each set, or of all sets together if it is one.
-    which : sequence of ndarray
-        For each set, the number of the text of every row.
+        Possible texts of each set.
+    numbers : sequence of ndarray
+        For each set, the position in its `texts` of the text of every row.
     """
-    known: dict[str, int] = {}
-    codes = [np.array([known.setdefault(text, len(known)) for text in own], np.int32) for own in texts]
-    flat = np.concatenate([code[at] for code, at in zip(codes, which, strict=True)])
-    return pa.DictionaryArray.from_arrays(pa.array(flat), pa.array(list(known), pa.string()))
+    code_of: dict[str, int] = {}  # distinct texts of all sets, numbered in the order of their first use
+    codes = [np.array([code_of.setdefault(text, len(code_of)) for text in of_set], np.int32) for of_set in texts]
+    code_of_row = np.concatenate([of_set[rows] for of_set, rows in zip(codes, numbers, strict=True)])
+    return pa.DictionaryArray.from_arrays(pa.array(code_of_row), pa.array(list(code_of), pa.string()))
 
 
 def _description(name: str) -> dict[str, str]:
@@ -213,14 +214,16 @@ def _description(name: str) -> dict[str, str]:
 def query_cells(families: tuple[Family, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
     """Return, for each attribute, the cells that every query of a product of families selects.
 
-    The result has one array for each end of the selected cells, with an entry for every query. Queries are in
-    row-major order: those of the last attribute change fastest.
+    `shape` has the number of cells of each attribute. The entry of an attribute has one array for each end of the
+    selected cells, with a cell for every query. Queries are in row-major order: those of the last attribute change
+    fastest.
     """
-    axes = [family.bounds(n) for family, n in zip(families, shape, strict=True)]
-    counts, selected = [len(ends[0]) for ends in axes], []
-    for axis, bounds in enumerate(axes):
-        before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
-        selected.append([np.tile(np.repeat(cells.astype(np.int32), after), before) for cells in bounds])
+    bounds_of_axes = [family.bounds(cells) for family, cells in zip(families, shape, strict=True)]
+    counts, selected = [len(ends[0]) for ends in bounds_of_axes], []
+    for axis, ends in enumerate(bounds_of_axes):
+        # each cell is repeated for the queries of later attributes, and this sequence for those of earlier ones
+        earlier, later = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
+        selected.append([np.tile(np.repeat(cells.astype(np.int32), later), earlier) for cells in ends])
     return selected
 
 
@@ -239,21 +242,19 @@ class Labels:
     def column(self, names: Sequence[str], cells: Sequence[Integers32]) -> pa.Array:
         """Return the labels of cells of several attributes as one column.
 
-        A null label is null among integers and a text among texts.
-
-        `cells` are those of one attribute in one set, and `names` their attributes; the column has them one after the
-        other.
+        An entry of `cells` has cells of the attribute at the same position in `names`; the column has their labels one
+        after the other. A null label is null among integers and a text among texts.
         """
         pairs = list(zip(names, cells, strict=True))
         if self.numeric:
-            labels = np.concatenate([self._numbers(name)[own] for name, own in pairs])
+            labels = np.concatenate([self._numbers(name)[of_name] for name, of_name in pairs])
             null_cells = {name: self.domain[name].null_cell for name in names}
             if all(cell < 0 for cell in null_cells.values()):
                 return pa.array(labels)
-            return pa.array(labels, mask=np.concatenate([own == null_cells[name] for name, own in pairs]))
-        known: dict[str, int] = {}
-        code_of = {name: self._codes(name, known) for name in dict.fromkeys(names)}
-        codes = np.concatenate([code_of[name][own] for name, own in pairs])
+            return pa.array(labels, mask=np.concatenate([of_name == null_cells[name] for name, of_name in pairs]))
+        known: dict[str, int] = {}  # code of each label of all attributes
+        codes_of_cells = {name: self._codes(name, known) for name in dict.fromkeys(names)}
+        codes = np.concatenate([codes_of_cells[name][of_name] for name, of_name in pairs])
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(known), pa.string()))
 
     def _numbers(self, name: str) -> NDArray[np.int64]:
@@ -265,8 +266,8 @@ class Labels:
 
     def _codes(self, name: str, known: dict[str, int]) -> Integers32:
         """Return the code of each cell; new labels are added to `known`."""
-        texts = [NULL_LABEL if one is None else str(one) for one in self.domain[name].labels]
-        return np.array([known.setdefault(one, len(known)) for one in texts], np.int32)
+        texts = [NULL_LABEL if label is None else str(label) for label in self.domain[name].labels]
+        return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
 
 
 def write_index(folder: Path, parts: Sequence[WorkloadPart], rows: Mapping[str, Any]) -> None:
@@ -323,7 +324,7 @@ def answer_texts(folder: Path, rows: Sequence[Mapping[str, Any]], most: int) -> 
     dict of int to str
         Texts by position in `rows`. Figures have three digits of the smallest standard error of the file.
     """
-    by_file, texts = dict[str, list[int]](), dict[int, str]()
+    by_file, texts = dict[str, list[int]](), dict[int, str]()  # positions of rows by their file; answers by position
     for place, row in enumerate(rows):
         if row["file"] is not None and row["queries"] <= most:
             by_file.setdefault(row["file"], []).append(place)
@@ -345,11 +346,12 @@ def _read_sets(path: Path, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """
     with reading(path) as opened, pq.ParquetFile(opened) as file:
         columns = [name for name in file.schema_arrow.names if not name.startswith("attribute_")]
-        end, groups, before = max(row["first"] + row["queries"] for row in rows), list[int](), 0
+        end = max(row["first"] + row["queries"] for row in rows)  # first row of the file that is not requested
+        groups, begin = list[int](), 0  # `begin` is the first row of a group
         for number in range(file.num_row_groups):
-            if before < end:
+            if begin < end:
                 groups.append(number)
-            before += file.metadata.row_group(number).num_rows
+            begin += file.metadata.row_group(number).num_rows
         table = file.read_row_groups(groups, columns=columns)
     return pa.concat_tables([table.slice(row["first"], row["queries"]) for row in rows])
 
@@ -498,7 +500,7 @@ def selected(run: TablePart, answered: Answered, name: str, level: float) -> pa.
     domain: Domain = answered.estimates.workload.domain
 
     def units(names: AttributeSet) -> Figures:
-        """Return the released numbers of distinct units by some attributes."""
+        """Return the released numbers of distinct units by some attributes, in the order of their cells."""
         if names not in run.unit_files:
             raise PlanError("query", f"units by {', '.join(names)}", "sets that the job counts", "add the statement")
         table = in_order(pq.read_table(run.unit_files[names]), run.domain, list(names))
@@ -527,7 +529,7 @@ def selected_rows(run: TablePart, most: int) -> list[dict[str, Any]]:
     for name, statement in statements_of(run).items():
         table = read_rows(run, name)
         names, rows, numeric = shown_rows(table, most)
-        words = {}
+        words = {}  # for columns of attributes: their labels in words, by the text of the label
         for column in names:
             if column in run.domain.names:
                 attribute = run.domain[column]

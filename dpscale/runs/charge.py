@@ -69,8 +69,8 @@ class Charge:
 
 def parts_of_entry(run: Run, entry: str) -> dict[str, tuple[Cost, object]]:
     """Return cost and terms of the parts that draw under an entry of the ledger, by name."""
-    found = {name: part.charges(entry) for name, part in run.parts.items()}
-    return {name: one for name, one in found.items() if one is not None}
+    charged = {name: part.charges(entry) for name, part in run.parts.items()}
+    return {name: cost_and_terms for name, cost_and_terms in charged.items() if cost_and_terms is not None}
 
 
 def cost_of_entry(run: Run, entry: str) -> Cost:
@@ -162,7 +162,7 @@ def _charge_of(run: Run, entry: str) -> Charge:
     """Return the charge of an entry of the ledger, for all parts of the run that it pays for.
 
     Its digest identifies job, entry and the terms of every part (mechanism and noise), so that a changed charge is
-    noticed.
+    noticed. The division of a budget is charged before there are plans, so its facts are only those of the domains.
     """
     parts = parts_of_entry(run, entry)
     terms = [run.manifest["job_sha256"], entry, {name: terms for name, (_, terms) in parts.items()}]
@@ -212,7 +212,7 @@ def _public_hashes(run: Run) -> dict[str, str]:
     Runs of several tables have no single domain file, so no hashes. An auditor can compute them from an evidence
     bundle.
     """
-    totals = facts_of_totals(one.domain for one in run.tables.values())
+    totals = facts_of_totals(table.domain for table in run.tables.values())
     if (file := run.content.domain_file) is None:
         return totals
     cache = vars(run).setdefault("sha256", {})  # files do not change: each is hashed once
@@ -321,8 +321,8 @@ def check_ledger_exists(run: Run) -> None:
 def open_ledger(run: Run) -> Iterator[Ledger]:
     """Yield the ledger of the run.
 
-    The first ledger that the run opens is recorded; any other one is refused later, for example that of another
-    machine.
+    The first ledger that the run opens is created if it is missing, and recorded; any other one is refused later, for
+    example that of another machine.
     """
     place, recorded = standing(run.job.privacy.ledger), run.manifest.get("ledger")
     if recorded is not None:

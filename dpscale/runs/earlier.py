@@ -46,8 +46,8 @@ def refined_digest(digest: str, refines: Refines | None) -> str:
     """
     if refines is None:
         return digest
-    own = [digest, {name: refines[name] for name in IDENTITY}]
-    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+    identity = [digest, {name: refines[name] for name in IDENTITY}]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def hashes_of(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -111,6 +111,7 @@ def check_same_data(run: Refined, content: str) -> None:
     refines = run.manifest.get("refines")
     if refines is None:
         return
+    # the tag is computed as that of the last earlier release, and comparable only under the same key
     recorded, tag = refines["content"], frame_tag(refines["releases"][-1]["release"], content)
     comparable = recorded is not None and tag is not None and recorded["key"] == tag["key"]
     if comparable and recorded != tag:
@@ -128,7 +129,7 @@ def check_same_data(run: Refined, content: str) -> None:
 def check_layout(run: Refined) -> None:
     """Raise DataError if size, time, number or version of the files differ from those that the run has recorded."""
     if is_database(run.job.data.path):
-        return  # nothing but the content tells
+        return  # a database has no files; its content is compared by `check_same_data`
     for changed in run.changed_data().values():
         raise other_data(f"files whose {', '.join(changed)} differ{'s' * (len(changed) == 1)} from those of the release"
                          " that is refined")  # fmt: skip
@@ -140,9 +141,9 @@ def check_fresh_noise(run: Refined) -> None:
     The noise of both would be equal, so the values would reveal the noise and pooling would not reduce it.
     """
     manifest = run.manifest
-    for one in (manifest.get("refines") or {"releases": ()})["releases"]:
-        same_key = manifest["private"] and manifest.get("secret_tag") == one["secret_tag"]
-        if same_key or manifest["release"] == one["release"]:
+    for earlier in (manifest.get("refines") or {"releases": ()})["releases"]:
+        same_key = manifest["private"] and manifest.get("secret_tag") == earlier["secret_tag"]
+        if same_key or manifest["release"] == earlier["release"]:
             what = "the noise key" if same_key else "the release id"
             raise JobError("run directory", f"{what} of {run.path} is that of a release that it refines",
                            "a release with its own noise", "delete the directory and refine again")  # fmt: skip

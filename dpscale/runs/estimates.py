@@ -44,8 +44,8 @@ from dpscale.synthesis.set_targets import LAWS, THREES, read_targets, set_target
 def estimates_of(run: TablePart) -> Estimates:
     """Return the estimates of a measured run; those of the last runs that this process opened are cached.
 
-    The cache `_estimates` has MOST_ESTIMATES entries, of which the oldest is dropped first; it is used for the same
-    object `run` only.
+    The cache `_estimates` has (run, estimates) by path and key of a run, at most MOST_ESTIMATES of them, of which the
+    oldest is dropped first. An entry is used for the same object `run` only.
     """
     run.require("measure")
     key = str(run.path), estimates_key(run)
@@ -112,7 +112,7 @@ def evidence_of(run: TablePart) -> Any:
     if SEARCH_SHARE not in run.manifest:
         return evidence
 
-    [(name, released)] = run.searched.items()
+    [(name, released)] = run.searched.items()  # the only attribute that is searched
     cell_of = {str(value): cell for cell, value in enumerate(run.domain[name].values)}
     values = released["found"]
     counts = SearchedCounts(
@@ -127,7 +127,7 @@ def evidence_of(run: TablePart) -> Any:
 def estimates_key(run: TablePart) -> str:
     """Return a key of everything that the estimates depend on; another run may replace one at the same path.
 
-    Files of row samplers are excluded, because estimates do not depend on them.
+    The files of the model are part of it, without those of row samplers, on which estimates do not depend.
     """
     manifest = run.manifest
     files = set(listed(model_folder(run))) - {PAIRWISE_FILE, THREES, LAWS, ANCESTRAL}
@@ -217,9 +217,8 @@ def choose_sampler(
 ) -> tuple[str, dict[str, DegreeDistances]]:
     """Return the name of a sampler and the distances of all samplers that were compared.
 
-    It is the requested sampler, or the one whose rows are closest to the estimates.
-
-    The distances are mean distances of a trial's rows from the estimates, by number of attributes.
+    If the settings permit several samplers, it is the one whose rows in a trial are closest to the estimates. The
+    distances of a sampler are mean distances by number of attributes; a single sampler is not compared.
     """
     samplers = _write_samplers(run, settings, each)
     if len(samplers) == 1:
@@ -269,7 +268,7 @@ def _write_samplers(run: TablePart, settings: SynthesizeTable, each: ParallelMap
     """Return the names of the samplers that the settings permit; write the file of each.
 
     "ancestral" draws from the joint distribution of a model, if there is one; "sampler" from pairs of attributes, and
-    "polished" also from larger sets.
+    "polished" also from larger sets. `settings.method` is "ancestral" or "sampler" to permit only that way.
     """
     samplers, folder = [], model_folder(run)
     joint = None if settings.method == "sampler" or settings.weights else joint_distribution(run, each)
@@ -319,9 +318,9 @@ def read_sampler(folder: Path, name: str) -> RowSampler:
     """
     if name == "ancestral":
         return read_ancestral(folder / ANCESTRAL)
-    larger = read_targets(folder / (THREES if name == "polished" else LAWS))
-    plain = larger.is_empty and name != "polished"  # polished rows of two attributes have no larger set
-    return PairwiseSampler(*read_pairwise(folder / PAIRWISE_FILE), None if plain else larger)
+    targets = read_targets(folder / (THREES if name == "polished" else LAWS))  # over larger sets than pairs
+    plain = targets.is_empty and name != "polished"  # rows of two attributes are polished without larger sets
+    return PairwiseSampler(*read_pairwise(folder / PAIRWISE_FILE), None if plain else targets)
 
 
 def open_sampler(path: str, folder: str, name: str) -> tuple[TablePart, RowSampler]:

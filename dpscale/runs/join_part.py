@@ -83,11 +83,11 @@ class JoinedTable(TablePart):
         return [*map(_opened, sections), *(_hop(hop) for one in sections for hop in one.through or ())]
 
     def restrict(self, table: Table, engine: Engine) -> Table:
-        """Return the join of a table (the base) with the tables that its rows refer to; equal pairs count once.
+        """Return the join of a table (the base) with the tables that its rows refer to.
 
-        `owned` is a column whose values must have a single unit each. A lookup is a table in which a row finds values
-        by a key; source −1 is the base, others are lookups inside of lookups. With `pair`, repeated pairs are dropped
-        unless neighbours replace rows.
+        A lookup is a table in which a row finds values by a key. Its source, the table with that key, is the base (−1)
+        or the table of another lookup. Each value of the columns `owned` must have a single unit. A base with `pair`
+        has pairs of keys as its rows; equal pairs count once unless neighbours replace rows.
         """
         settings, memory = self.job.join, self.job.engine.bytes // SHARE
         unit = self.job.data.unit_column
@@ -98,7 +98,7 @@ class JoinedTable(TablePart):
         base = NO_DOMAIN if not settings.attributes else Domain.read(self.job.data.domain)
         lookups = []
         for number, section in enumerate(settings.lookups):
-            if section.source == -1:  # the base refers to it; the other lookups are inside of those
+            if section.source == -1:  # `_lookup` adds the lookups that start from its rows
                 lookups.append(self._lookup(number, tables, memory, table))
         joined = joined_table(table, Join(base, settings.attributes, tuple(lookups), tuple(settings.pair or ())))
         if settings.pair is None or self.replaces:
@@ -108,19 +108,18 @@ class JoinedTable(TablePart):
     def _lookup(self, number: int, tables: list[Table], memory: int, source: Table) -> Lookup:
         """Return the lookup of section `number`, with the lookups that start from its rows.
 
-        `source` is the table that refers to the section's table by a key; a section with a bound counts children
-        instead of reading one row.
-
-        `refers` are pairs of a table and columns of it that must have one kind of key. `onward` are lookups that start
-        from the rows of the section's table.
+        A row of the table `source` has a key in its columns `at`, which is looked up in the columns `key` of the
+        section's table, `tables[number]`. Tables between both (`through`) map a key of one kind to the next. A section
+        with a bound counts children instead of reading one row.
         """
         section, table = self.job.join.lookups[number], tables[number]
         at, key = tuple(section.at), tuple(section.key)
-        refers = [(table, key)]
-        for hop in section.through or ():  # each refers to the next, the last one to the source
-            check_families(section.link, [refers[-1], (_hop(hop), hop.columns[0])])
-            refers.append((_hop(hop), hop.columns[1]))
-        check_families(section.link, [(source, at), refers[-1]])
+        # the next columns, on the way from the section's table to the source, whose keys must be of the same kind
+        joined_by = (table, key)
+        for hop in section.through or ():
+            check_families(section.link, [joined_by, (_hop(hop), hop.columns[0])])
+            joined_by = (_hop(hop), hop.columns[1])
+        check_families(section.link, [(source, at), joined_by])
 
         from_here = [place for place, other in enumerate(self.job.join.lookups) if other.source == number]
         lookups = [self._lookup(place, tables, memory, table) for place in from_here]
@@ -128,7 +127,8 @@ class JoinedTable(TablePart):
 
         # a table that does not fit into memory is divided into parts by its key
         names = len(section.attributes) + sum(len(lookup.names) for lookup in onward)
-        rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
+        files = {part.path: part for part in table.partitions}  # a partition of each file has the rows of the file
+        rows = sum(part.row_bound() for part in files.values())
         common: dict[str, Any] = {"parts": parts_of(rows, names, memory), "token": new_token(), "memory": 2 * memory}
 
         if section.bound is not None:
@@ -160,12 +160,13 @@ class JoinedTable(TablePart):
         )
 
     def _distinct(self, table: Table, engine: Engine) -> Table:
-        """Return the table without repeated pairs: a pair is a unit, of which all rows but the first are dropped.
+        """Return the table without repeated pairs: all rows of a pair but the first are dropped.
 
-        PAIR is the column of the pair, which is treated as a unit with at most 1 row. `repeated` has a mask of the
-        dropped rows by partition.
+        The rows are found as those of a privacy unit beyond its bound: here the unit is the pair, in the column PAIR,
+        and its bound is 1 row.
         """
         groups, rows = partition_groups(table.partitions, engine.workers), survey_units(engine, table.partitions, PAIR)
+        # the dropped rows by partition
         repeated = rows_beyond(engine, self.domain, groups, PAIR, 1, rows, self.job.engine.bytes,
                                self.domain.axis_names[:1], drop=True)  # fmt: skip
         partitions = list(table.partitions)

@@ -68,7 +68,7 @@ class LinkedTablePart(TablePart):
     @property
     def compared(self) -> frozenset[str]:
         """Attributes of the table whose values a rule compares, also with values of another table."""
-        prefix, names = f"{self.table_name}.", set[str]()
+        prefix, names = f"{self.table_name}.", set[str]()  # names are "table.attribute"
         for rules_of_link in self.whole.closed_job.linked_rules.values():
             for linked in rules_of_link:
                 if isinstance(linked.rule, ValueRule):
@@ -130,7 +130,8 @@ def record_limits(run: LinkedTables, name: str) -> None:
 def row_limits(run: LinkedTables, name: str) -> dict[str, int | None]:
     """Return the least and the largest number of synthetic rows of a private table.
 
-    A table whose every row has a parent has at most the parents' rows times the bound.
+    A table whose every row has a parent has at most the parents' rows times the bound. A row of a table of pairs links
+    one row of each of two tables, so it has at most the product of their numbers of rows.
 
     Parameters
     ----------
@@ -148,11 +149,11 @@ def row_limits(run: LinkedTables, name: str) -> dict[str, int | None]:
         public = run.job.tables[parent].public
         return len(public_tables(run)[parent][0]) if public else int(describe_rows(run.tables[parent])["rows"])
 
-    others = [link for link in required_links(run.job, name) if link.parent != name]
-    limits = [rows(link.parent) * link.bound for link in others]
-    ends = pair_links(run.job, name)
-    if ends:  # each pair of ends occurs once
-        limits.append(math.prod(rows(link.parent) for link in ends))
+    to_others = [link for link in required_links(run.job, name) if link.parent != name]
+    limits = [rows(link.parent) * link.bound for link in to_others]
+    links_of_pair = pair_links(run.job, name)
+    if links_of_pair:  # each pair of parents occurs once
+        limits.append(math.prod(rows(link.parent) for link in links_of_pair))
     most = min(limits, default=None)
     least = least_rows(run.job, name)
     return {"least": least if most is None else min(least, most), "most": most}
@@ -161,9 +162,10 @@ def row_limits(run: LinkedTables, name: str) -> dict[str, int | None]:
 def joint_sizes(run: LinkedTables) -> dict[str, float]:
     """Return the sizes of tables whose estimates contradict the bounds of their links, changed so that they agree.
 
-    A child has at most `rows` rows for each row of the root, so sizes divided by `rows` must not increase from a table
-    to its child; the closest such sizes are the result. A table is weighted by its cost: the variance of its estimated
-    rows per row of the root is inversely proportional. Tables whose rows are stated are left out.
+    A table has at most `rows` rows for each row of the root, the table above all others, so sizes divided by `rows`
+    must not increase from a table to its child; the closest such sizes are the result. A table is weighted by its cost:
+    the variance of its estimated rows per row of the root is inversely proportional. Tables whose rows are stated are
+    left out.
     """
     stated = {name for name in run.tables if stated_rows(run.job, name)}
     above = {name: link.parent for name, link in run.neighbours.above.items()
@@ -171,6 +173,7 @@ def joint_sizes(run: LinkedTables) -> dict[str, float]:
     names = sorted({*above, *above.values()})
     rows = np.array([run.neighbours.rows[name] for name in names], dtype=np.float64)
     weights = {name: float(run.tables[name].measurement_plan.cost.squared_mu) for name in names}
+    # sizes per row of the root, as they are estimated and as they agree
     estimates = dict(zip(names, np.array([_total(run.tables[name]) for name in names]) / rows, strict=True))
     sizes = decreasing_sizes(estimates, weights, above)
     moved = {name for name in names if abs(sizes[name] - estimates[name]) > MOVED * max(abs(estimates[name]), 1.0)}

@@ -69,8 +69,8 @@ def open_table(files: Files, domain: Domain = NO_DOMAIN) -> Table:
 
 def latest_versions(job: Job) -> dict[str, int]:
     """Return the latest version of every versioned table for which the job states none."""
-    unversioned = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
-    return {name: one.origin.lake(one.path).version for name, one in unversioned.items()}
+    unpinned = {name: section for name, section in job.tables.items() if section.lake and section.version is None}
+    return {name: section.origin.lake(section.path).version for name, section in unpinned.items()}
 
 
 def at_versions(job: Job, versions: Mapping[str, int]) -> Job:
@@ -120,8 +120,8 @@ class LinkedTables(Content):
     def _read(self) -> None:
         """Read the job with the recorded versions and shares. Raises JobError if it is not the one of the run.
 
-        `at` has the versions of versioned tables. If a budget is divided after a first measurement, the recorded shares
-        replace those of the job.
+        The manifest's entry `at` has the versions of versioned tables. If the run has divided its budget, the recorded
+        shares replace those of the job.
         """
         job = self.stated_job
         if self.manifest["job_sha256"] != job_digest(job, version=self.manifest.get("job_version", 1)):
@@ -145,14 +145,13 @@ class LinkedTables(Content):
     def prepare(cls, job: Job) -> NewRun:
         """Return the contents of a new run of a job. Raises JobError for a job that cannot be run.
 
-        `divides` states that the budget is divided by the run, with or without a first measurement. Workloads of joins
-        are built for their errors only.
+        The entry `divides` states that the run divides the budget, with or without a first measurement.
         """
         check_open_bounds(job)
         check_whole_rows(job)
         joins = join_jobs(job, neighbour_relation(job))
-        for one in joins.values():
-            one.build_workload(one.read_domain())
+        for join in joins.values():  # raises the errors of an invalid workload
+            join.build_workload(join.read_domain())
         entries: dict[str, Any] = {"versions": versions() | job.distributions} if job.distributions else {}
         if is_divided(job):
             entries["divides"] = MEASURED if has_first_measurement(job) else UNMEASURED
@@ -161,8 +160,8 @@ class LinkedTables(Content):
     @classmethod
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
         check_cap(job, neighbour_relation(job).protects, job.total_budget, Fraction(sum(job.search_deltas.values())))
-        cells = [check_units(own, job.declared[name]) for name, own in table_jobs(job).items()]
-        check_unit_memory(sum(cells), job.engine.bytes, 1)
+        cells = [check_units(of_table, job.declared[name]) for name, of_table in table_jobs(job).items()]
+        check_unit_memory(sum(cells), job.engine.bytes, 1)  # the units of all tables are counted together
 
     def reopen(self, job: Job) -> None:
         """Read the job again, whose files may have been moved; limits are those of the job until it is planned."""
@@ -210,9 +209,9 @@ class LinkedTables(Content):
         self._take_allocation()
 
     def _take_allocation(self) -> None:
-        """Take over the shares and bounds that were decided.
+        """Change the job to the decided shares and bounds of links, which `allocated` has.
 
-        `allocated` has the decided shares and the bounds of links. Cached values that depend on the job are dropped.
+        Cached values that depend on the job are dropped.
         """
         check_division(self.job, self.allocated)
         self.job = with_shares(with_bounds(self.job, self.allocated.get("bounds", {})), self.allocated["shares"])
@@ -228,6 +227,7 @@ class LinkedTables(Content):
         divides = self.manifest.get("divides")
         if self.allocation is not None and self.run.done("allocate"):
             check_output(self.path, "allocate", self.manifest["stages"]["allocate"])
+        # a first measurement that is charged must be finished: it would be spent in vain
         if divides == STARTED and not self.run.done("allocate"):
             raise self.run.undone("allocate")
         if divides and not self.is_allocated:
@@ -242,7 +242,7 @@ class LinkedTables(Content):
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
         folder = self.path / "synthetic"
         files: dict[str, list[str]] = json.loads(read_text(folder / INDEX))
-        return {name: read([str(folder / one) for one in own]) for name, own in files.items()}
+        return {table: read([str(folder / file) for file in of_table]) for table, of_table in files.items()}
 
     def changed_data(self) -> dict[str, list[str]]:
         """Return the differences of the data from those that the run recorded, by setting ("tables.NAME.path").
@@ -318,9 +318,10 @@ class LinkedTables(Content):
         return {}
 
     def _listed(self, kind: str) -> list[Any]:
-        """Return the parts of a kind, in the order of the job; some kinds are created once.
+        """Return the parts of a kind, in the order of the job.
 
-        PARTS names the class of each kind of part. Kinds in CACHED, whose parts have a plan, are created once.
+        PARTS names the function that creates the parts of each kind. Those of a kind in CACHED, which have a plan, are
+        created once, others at every call.
         """
         if kind not in self._cached:
             parts: list[Any] = load_kind(PARTS[kind])(self)
@@ -348,8 +349,8 @@ def _layout(table: TableSection) -> Layout | None:
 
 def _domain_files(job: Job) -> dict[str, bytes]:
     """Return the domain files of all tables by their places in a run directory."""
-    return {f"{DOMAINS}/{table}/{name}": file for table, one in job.declared.items()
-            for name, file in one.to_files().items()}  # fmt: skip
+    return {f"{DOMAINS}/{table}/{name}": file for table, domain in job.declared.items()
+            for name, file in domain.to_files().items()}  # fmt: skip
 
 
 def public_table(
@@ -357,9 +358,9 @@ def public_table(
 ) -> tuple[Integers32, pa.Table]:  # fmt: skip
     """Return a public table as codes, (rows, attributes), and its rows, without those that the domain file drops.
 
-    Bytes are texts, except in the columns `ids`.
+    A code is the cell of a value in its attribute. Columns of bytes become texts, except those in `ids`.
     """
-    pieces, tables = [np.empty((0, len(domain.names)), np.int32)], []
+    pieces, tables = [np.empty((0, len(domain.names)), np.int32)], []  # by batch: codes, and columns
     for partition in open_table(section, domain).partitions:
         for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.columns(domain.names)]))):
             codes, dropped = encode_batch(domain, batch, domain.names)
@@ -379,6 +380,7 @@ def public_tables(run: LinkedTables) -> dict[str, tuple[Integers32, pa.Table]]:
     found: dict[str, tuple[Integers32, pa.Table]] = vars(run).setdefault("public_tables", {})
     for name, section in run.job.tables.items():
         if section.public and name not in found:
+            # `id_columns` are pairs of a table's section and its columns with keys or ids
             ids = {column for files, columns in run.job.id_columns if files is section for column in columns}
             found[name] = public_table(section, run.job.domains[name], ids)
     return found
@@ -389,29 +391,29 @@ def check_public(job: Job) -> None:
 
     Public tables are released unchanged, so their keys must fit as they are. Raises JobError for a table with more
     rows than its public parents.
-
-    `known` has the distinct keys of each table as rows of two words, sorted.
     """
     tables = {}
     for name, section in job.tables.items():
         if section.public:
             _, tables[name] = public_table(section, job.domains[name])
 
-    known: dict[str, Words] = {}  # distinct keys of each table, as integers
+    known: dict[str, Words] = {}  # distinct keys of each table: sorted rows of two words
     for name in [name for name in tables if job.key(name)]:
         words, has_key = _words(tables[name], job.key(name))
         known[name] = np.unique(words, axis=0)
-        if not has_key.all() or len(known[name]) < len(words):
+        is_repeated = len(known[name]) < len(words)
+        if not has_key.all() or is_repeated:
             raise DataError(f"tables.{name}.key", "a null or duplicate key",
                             "a distinct key for every row of a public table", "fix the table")  # fmt: skip
 
     # links between public tables, whose keys of parents must exist
     for link in job.reference or ():
-        to_parent, _ = job.ends(link)
+        to_parent, _ = job.ends(link)  # columns of the child with the parent's key
         words, has_key = _words(tables[link.child], to_parent)
         twice = link.kind == "one-to-one" and len(np.unique(words[has_key], axis=0)) < int(has_key.sum())
         is_null = link.nulls != "keep" and not has_key.all()
-        if twice or is_null or (places(known[link.parent], words[has_key]) < 0).any():
+        is_dangling = bool((places(known[link.parent], words[has_key]) < 0).any())  # a key without a row
+        if twice or is_null or is_dangling:
             raise DataError(f"link {link.called}", "a null, a key without a row, or two rows with one parent",
                             "public tables whose keys fit, because they are released unchanged",
                             "fix the tables, or remove the link")  # fmt: skip

@@ -71,9 +71,9 @@ def first_manifest(seed: int | None, digest: str, number: int, **entries: Any) -
     digest : str
         Digest of the job.
     number : int
-        Number of the run among those of the job.
+        Number of the run among those of the job, from 1.
     **entries
-        Further entries.
+        Further entries, which take precedence over those of this function.
     """
     return {
         "version": VERSION,
@@ -252,7 +252,7 @@ def digest_files(root: Path, bytes_of: Mapping[Path, int], each: ParallelMap = s
     `each` is the parallel map that reads the contents; that of an engine reads them in tasks.
     """
     files = sorted(bytes_of, key=slashed)
-    groups = _shares([(path, bytes_of[path]) for path in files])
+    groups = _shares([(path, bytes_of[path]) for path in files])  # files of each task
     parallel = each if len(groups) > 1 else serial_map
     contents = [content_hash for hashes in parallel(_content_hashes, groups) for content_hash in hashes]
 
@@ -351,7 +351,7 @@ def keyed_tags(contents: Sequence[str], create: bool = False) -> tuple[str, list
     key = _user_key(create)
     if key is None:
         return None
-    tags = [hmac.new(key, one.encode(), hashlib.sha256).hexdigest() for one in contents]
+    tags = [hmac.new(key, content.encode(), hashlib.sha256).hexdigest() for content in contents]
     return hmac.new(key, b"key", hashlib.sha256).hexdigest()[:16], tags
 
 
@@ -409,20 +409,19 @@ def _folder() -> Path | None:
 def read_stored(path: Path, manifest: Mapping[str, Any]) -> Job:
     """Return the job of a run directory, with its files where they are after a move.
 
-    The domains of several tables are those that the run has stored; older runs have stored none.
-
-    `places` of the manifest maps paths to those that the job stated; `former` maps the files of stored domains to the
-    paths that the job stated for them.
+    The domains of several tables are those that the run has stored; older runs have stored none. `places` of the
+    manifest maps the paths in the stored job to those that the user wrote, relative to the folder of the job.
     """
     content, folder = job_content(path / JOB_FILE, stored=True)
     if "places" not in manifest:
         return Job.parse(content, folder)
-    now, places = folder_of_run(manifest, path), manifest["places"]
-    content, former = relocated(content, places, now), dict[str, str]()
+    job_folder, places = folder_of_run(manifest, path), manifest["places"]
+    content, former = relocated(content, places, job_folder), dict[str, str]()
     for name, table in content.get("tables", {}).items():
         stored = path / DOMAINS / name / "domain.toml"
         if present(stored):
-            former[str(stored)] = table["domain"]
+            former[str(stored)] = table["domain"]  # the path that the job states for this domain
             table["domain"] = str(stored)
     job = Job.parse(content, folder)
-    return job.at(Path(now), {moved(place, places, now): stated for place, stated in places.items()}, former)
+    places_now = {moved(place, places, job_folder): stated for place, stated in places.items()}
+    return job.at(Path(job_folder), places_now, former)

@@ -132,7 +132,7 @@ def _choose(base: Path, mine: Callable[[Path], bool], fresh: bool, named: bool) 
     `mine` returns whether a directory contains a run of the job; `named` says that the user gave the directory's name.
     """
     if named and present(base / MANIFEST) and not mine(base):
-        return base, 1  # refused, because it contains another job
+        return base, 1  # it contains another job: `begin_run` refuses it
     if fresh:
         return next_directory(base, mine)
     return (base, 1) if named else latest_directory(base, mine)
@@ -197,7 +197,7 @@ def check_folder_names(field: str, names: Iterable[str]) -> None:
 
 def check_outside_data(where: Path, job: Any) -> None:
     """Raise JobError for a run directory inside a folder of data, whose files would be those of the run too."""
-    for path in (one.path for one in job.tables.values()):
+    for path in (section.path for section in job.tables.values()):
         if is_local(where) and os.path.isdir(path) and Path(real(str(where))).is_relative_to(real(path)):
             raise JobError("--run-dir", f"{where}, which is inside the data folder {path}", "a folder outside the data",
                            "choose another with --run-dir (Python: run_dir=)")  # fmt: skip
@@ -255,6 +255,7 @@ def _is_draft_file(path: Path, files: Files) -> bool:
     """
     if path.name in files and path.name != MANIFEST:
         return _content(path) == files[path.name]  # else it may be the user's own job.toml
+    # the first files in a folder of this name, by their paths inside
     inside = {name.partition("/")[2]: content for name, content in files.items() if name.startswith(f"{path.name}/")}
     if inside and path.is_dir():
         return _is_resumable(path, inside)
@@ -280,9 +281,9 @@ def latest_directory(base: Path, mine: Callable[[Path], bool]) -> tuple[Path, in
         Returns whether a directory is that of a run of the job.
     """
     numbers = _numbers(base)
-    known = [number for number in numbers if mine(numbered_path(base, number))]
-    taken = [number for number in numbers if present(numbered_path(base, number) / MANIFEST)]
-    number = max(known) if known else max(taken, default=0) + 1  # after the runs of other jobs
+    of_job = [number for number in numbers if mine(numbered_path(base, number))]
+    taken = [number for number in numbers if present(numbered_path(base, number) / MANIFEST)]  # by runs of any job
+    number = max(of_job) if of_job else max(taken, default=0) + 1
     return numbered_path(base, number), number
 
 
@@ -316,7 +317,7 @@ def next_directory(base: Path, mine: Callable[[Path], bool]) -> tuple[Path, int]
         If the latest run is not finished.
     """
     last, number = latest_directory(base, mine)
-    if not mine(last):
+    if not mine(last):  # the job has no run yet
         return last, number
     stage = "" if read_manifest(last).get("ended") else unfinished_stage(last)
     if stage:

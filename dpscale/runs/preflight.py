@@ -77,12 +77,13 @@ def unit_plan(job: TableJob, domain: Domain, declared: Domain) -> UnitPlan | Non
 
     `declared` is the domain of the job, `domain` the one with the cells that a search has found.
     """
-    workload, cut = job.unit_workload(domain), job.cut_budget(declared)
+    workload, cut = job.unit_workload(domain), job.cut_budget(declared)  # `cut` is the budget of the rows that are cut
     if workload is None and cut is None:
         return None
     parts, rows = workload.parts if workload else [], job.data.max_rows_per_unit or 1
-    pairs = {names: weight for part in parts for names, weight in zip(part.sets, part.weights, strict=True)}
-    return plan_units(domain, list(pairs), list(pairs.values()), job.unit_budget(declared), rows, cut)
+    # a set of several parts is measured once
+    weight_of = {names: weight for part in parts for names, weight in zip(part.sets, part.weights, strict=True)}
+    return plan_units(domain, list(weight_of), list(weight_of.values()), job.unit_budget(declared), rows, cut)
 
 
 def check_unit_memory(cells: int, memory: int, workers: int) -> None:
@@ -133,6 +134,7 @@ def check_cap(
         return
     amount = Fraction(budget.amount * ROUNDING_MARGIN)
     cost = Cost(pure=amount) if budget.noise == LAPLACE else Cost(gaussian=amount, delta=delta)
+    # the charge is only queried (reserve=False), for a release that does not exist yet
     with suppress(TransientError), Ledger.open(place, create=False) as ledger:
         ledger.charge(job.dataset, "not yet a release", cost, EMPTY_DIGEST, privacy.epsilon, privacy.delta, False,
                       protects, public=job.engine.seed is not None, periods=periods,
@@ -177,12 +179,14 @@ def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engin
 def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
     """Raise JobError if a file of synthetic rows does not fit the memory setting; `rows` is None if not known yet.
 
-    The rows of a file are an equal part of all, but a file has at least about LEAST_ROWS rows.
+    A task draws the rows of a file, an equal part of all, or those of several small files: up to 2 · LEAST_ROWS rows.
     """
     from dpscale.synthesis.draw import LEAST_ROWS  # imports compiled loops, which a plan does not need
 
-    files, count = settings.parts_of(rows or 1, columns), rows or 1
-    needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE_BYTES
+    count = rows or 1
+    files = settings.parts_of(count, columns)
+    drawn_together = max(-(-count // files), 2 * LEAST_ROWS)
+    needed = min(count, drawn_together) * columns * VALUE_BYTES
     if needed > memory:
         shown, most = distinct_sizes(needed, memory)
         got = f"{rows} in {quantity(files, 'file')}: drawing one needs {shown}"
@@ -242,9 +246,9 @@ def _memory_needs(measurement_plan: MeasurementPlan, job: TableJob, memory: int,
 
 def _block_needs(plan: Plan) -> Iterator[Need]:
     """Yield the bytes of the task that measures a block, one of each kind."""
-    for index, _ in plan.blocks.kinds:
+    for index, _ in plan.blocks.kinds:  # `index` is the number of a block of this kind
         block = plan.blocks[index]
-        cells = max(math.prod(block.rows), plan.domain.cells(block.attributes))
+        cells = max(math.prod(block.rows), plan.domain.cells(block.attributes))  # measured values, or cells
         yield BLOCK_BYTES * cells, f"{', '.join(block.attributes) or 'the total'} (measuring)"
 
 
@@ -253,7 +257,7 @@ def _answer_needs(part: WorkloadPart, max_rows: int) -> Iterator[Need]:
 
     Sets with more than `max_rows` queries are not answered.
     """
-    by_size = {}
+    by_size = {}  # the last set with each number of cells and of queries
     for names, cells, queries in zip(part.sets, part.domain.cells_each(part.sets), part.counts, strict=True):
         by_size[cells, queries] = names
 

@@ -111,7 +111,10 @@ class Refinement:
 
 
 def _instalment_of(run: TablePart) -> dict[str, Any]:
-    """Return the identity and the cost of a measured release."""
+    """Return the identity and the cost of a measured release, as an entry of `Refinement.releases`.
+
+    `cost` is that of all draws of the run, `measured` that of the measurements alone, without searches.
+    """
     privacy, manifest = run.job.privacy, run.manifest
     return {"release": manifest["release"], "secret_tag": manifest.get("secret_tag"), "cost": run.spent.to_dict(),
             "measured": run.measurements.spent.to_dict(), "epsilon": privacy.epsilon,
@@ -144,8 +147,9 @@ def plan_refinement(
         If the run cannot be refined, or the job has other data than the run.
     """
     first = check_refinable(open_part(run_dir))
-    own = first.run.job if job is None else _check_job(read_job(job), first)
-    refined, domain = _with_budget(own, first, epsilon, delta, privacy_cost), first.domain
+    requested = first.run.job if job is None else _check_job(read_job(job), first)
+    refined, domain = _with_budget(requested, first, epsilon, delta, privacy_cost), first.domain
+    # a run that refines other releases may already have another workload than they
     completes = job is not None or (first.refines or {"completes": False})["completes"]
     return Refinement(
         first=first,
@@ -200,7 +204,7 @@ def _check_job(job: Job, first: TablePart) -> Job:
         raise JobError("workload", f"a variance of {', '.join(names)} in {where}", "variances of the same numbers in"
                        " both", "ask for it in the first run and in this one, or start a new run")  # fmt: skip
 
-    # the domain is compared by its content, not by its path
+    # the first setting that differs; the domain is compared by its content, not by its path
     theirs, ours = (each.to_dict()["data"] | {"domain": ""} for each in (first.run.job, job))
     differing = next((f"data.{name}" for name in theirs | ours if ours.get(name) != theirs.get(name)), "")
     if not differing and job.table.read_domain().digest != first.declared.digest:
@@ -219,7 +223,8 @@ def _with_budget(
 ) -> Job:
     """Return a job with the budget of the new release and the data of the first one.
 
-    A budget that is not stated keeps the δ of the first release, unless it is a privacy cost, which has none.
+    Without `delta` the budget keeps the δ of the first release, unless it is a privacy cost, which has none. The shares
+    of searches are removed, because their cells are found already.
     """
     content = job.to_dict()  # with absolute paths
     if SEARCH_SHARE in first.manifest:
@@ -318,11 +323,9 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
     """Return the initial files of a refinement by name, the manifest last.
 
     The entry `refines` of the manifest identifies the releases whose values are pooled, and the data that they read.
-
-    `planned.pack` has the values of the earlier releases, which are copied so that the run does not depend on their
-    folder.
+    Their values are copied so that the run does not depend on their folder.
     """
-    first, job, before = planned.first, planned.job, planned.first.manifest
+    first, job, before = planned.first, planned.job, planned.first.manifest  # `before` is the manifest of the first run
     files = {f"{EARLIER}/{name}": content for name, content in planned.pack().items()}
     refines = {
         "path": str(first.path),
@@ -331,7 +334,7 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
         "files": hashes_of(files),
         "content": before.get("frame") or before.get("content"),
     }
-    if "frame" in before:
+    if "frame" in before:  # the hash of a frame is over these columns
         measured = before.get("hashed") or columns_of(first.domain, first.measurement_plan.counted_sets)
         refines["names"] = sorted({*measured, *(first.refines or {}).get("names", ())})
 

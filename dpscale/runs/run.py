@@ -103,7 +103,8 @@ class NewRun:
     def first_files(self, number: int, where: Path, fresh: bool) -> dict[str, bytes]:
         """Return the first files of a run in a directory, the manifest last.
 
-        With a seed its release id follows from version 1 of the digest and its number, so that the draws stay.
+        With a seed the release id follows from version 1 of the digest and the number of the run, so that a later
+        version of the digest does not change the draws. `fresh` records that the run is another one of the same job.
         """
         manifest = first_manifest(self.job.engine.seed, self.digests[1], number, **self.entries)
         manifest |= {"job_sha256": self.digest, "job_version": DIGEST_VERSION}
@@ -454,7 +455,7 @@ class Run(StageRecords):
     def pooled_cost(self) -> Cost:
         """Cost of all draws that the answers use: of the run, and of the earlier releases that it refines."""
         earlier = (self.manifest.get("refines") or {}).get("releases", ())
-        return sum((Cost.from_dict(one["cost"]) for one in earlier), self.spent)
+        return sum((Cost.from_dict(release["cost"]) for release in earlier), self.spent)
 
     @property
     def attack_risk(self) -> AttackRisk:
@@ -494,7 +495,7 @@ class Run(StageRecords):
         return self.current_states(self.manifest["stages"], driven)
 
     def current_states(self, stages: Mapping[str, Any], driven: bool = False) -> dict[str, str]:
-        """Return the states of stages; see `states`."""
+        """Return the states of stages by their entries in a manifest; see `states`."""
         states = {name: str(stage["state"]) for name, stage in stages.items()}
         if "running" in states.values() and not driven and free(self.path):
             states = {name: "stopped" if state == "running" else state for name, state in states.items()}
@@ -522,8 +523,8 @@ class Run(StageRecords):
             super().require(stage)
 
     def _digest_of(self, stage: Stage) -> str:
-        stages = self.manifest.get("parts", {})
-        digests = {name: entry.get("stages", {}).get(stage.name, {}).get("sha256") for name, entry in stages.items()}
+        parts = self.manifest.get("parts", {})
+        digests = {name: entry.get("stages", {}).get(stage.name, {}).get("sha256") for name, entry in parts.items()}
         return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
     def _log(self, stage: str, state: object) -> None:
@@ -696,9 +697,8 @@ class Part(StageRecords):
     def manifest(self) -> dict[str, Any]:
         """Facts about the part, with those of the run that hold for all parts.
 
-        Facts of the run take precedence, except that a part with a noise key of its own has its own facts about it.
-
-        COMMON are the entries of the run for all parts, KEYS those of a noise key.
+        Facts of the run (COMMON) take precedence, except that a part with a noise key of its own has its own facts
+        about it (KEYS).
         """
         if not self.folder:
             return self.run.manifest
@@ -830,8 +830,8 @@ def in_order(parts: Mapping[str, Part]) -> dict[str, Part]:
         waiting = [part for name, part in parts.items() if name not in ordered]
         ready = next((part for part in waiting if ordered.keys() >= set(part.depends_on)), None)
         if ready is None:
-            names = {name for part in waiting for name in part.depends_on if name not in ordered}
-            raise JobError("parts", f"{waiting[0].name} depends on {', '.join(sorted(names))}",
+            missing = {name for part in waiting for name in part.depends_on if name not in ordered}
+            raise JobError("parts", f"{waiting[0].name} depends on {', '.join(sorted(missing))}",
                            "parts without a cycle of dependencies", "remove one of them")  # fmt: skip
         ordered[ready.name] = ready
     return ordered

@@ -120,8 +120,11 @@ def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None 
 
 
 def _check_id_rule(run: Run) -> None:
-    """Raise JobError if the run began under another rule for the ids of units or keys, which bounds other rows."""
-    uses_ids = bool(run.job.link) or any(one.key or one.privacy_unit for one in run.job.tables.values())
+    """Raise JobError if the run began under another rule for the ids of units or keys, which bounds other rows.
+
+    The rule BEFORE_BYTES differs from the current one, RULE, only for ids that are bytes.
+    """
+    uses_ids = bool(run.job.link) or any(table.key or table.privacy_unit for table in run.job.tables.values())
     rule = run.manifest.get("ids")
     if uses_ids and rule != RULE and not (rule == BEFORE_BYTES and not _has_ids_of_bytes(run.job)):
         raise JobError("run directory", f"{run.path} began under an earlier rule for ids of units and keys",
@@ -140,7 +143,7 @@ def _has_ids_of_bytes(job: Job) -> bool:
         table = Table.open(files, domain) if isinstance(files, str) else files.origin.table(files.path, domain)
         first_of_file = {partition.path: partition for partition in table.partitions}
         kinds = [kind for partition in first_of_file.values() for kind in partition.kinds(columns).values()]
-        if any(text_kind(kind) != kind for kind in kinds):
+        if any(text_kind(kind) != kind for kind in kinds):  # only a kind of bytes has another kind as text
             return True
     return False
 
@@ -202,11 +205,9 @@ def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
 
     With `chained`, a ledger of a version without chains is upgraded. The summary is empty if the run never opened a
     ledger, or if no dataset of the ledger has its releases.
-
-    `recorded` is the name of the ledger in the manifest.
     """
     manifest = run.manifest
-    recorded = manifest.get("ledger")
+    recorded = manifest.get("ledger")  # name of the ledger that the run opened first
     if recorded is None and manifest["privacy"] is None:
         return {}
     check_ledger_exists(run)
@@ -220,7 +221,7 @@ def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
         releases = _releases(run)
         containing = ((name, summary) for name, summary in datasets.items()
-                   if any(row["release"] in releases for row in summary["releases"]))  # fmt: skip
+                      if any(row["release"] in releases for row in summary["releases"]))  # fmt: skip
         name, summary_of_run = next(containing, ("", {}))
         return summary_of_run | {"chain": ledger.chain(name)} if chained and summary_of_run else summary_of_run
 
@@ -287,13 +288,17 @@ def check_repeat(run: Run) -> str | None:
 
 
 def _comparison(run: Run, changed: Sequence[str]) -> Comparison:
-    """Return how the files differ from those that the run has read; `changed` as `Run.changed_data` returns it."""
+    """Return how the files differ from those that the run has read.
+
+    `changed` are the properties that differ: size, time, number or version. Another version of a table is other data.
+    Files are compared by their contents; if these cannot be compared, another size or number shows other data too.
+    """
     differ = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}"
     if "version" in changed:
         return Comparison(differ)
-    found = compare_files(run)
-    certain = not found.known and {"size", "number"} & set(changed)
-    return Comparison(differ) if certain else found
+    by_content = compare_files(run)
+    certain = not by_content.known and {"size", "number"} & set(changed)
+    return Comparison(differ) if certain else by_content
 
 
 def check_frame(run: TablePart, client: Client | None = None, scheduler: str | None = None) -> None:
@@ -308,6 +313,7 @@ def check_frame(run: TablePart, client: Client | None = None, scheduler: str | N
     if tag is not None and tag == recorded:
         return
 
+    # tags under different keys say nothing about the records
     comparable = bool(tag and recorded and tag["key"] == recorded["key"])
     got = f"a frame whose records, or their order, differ from those measured on {_date(run)}"
     if not comparable:
@@ -361,12 +367,11 @@ def _tables_with(run: Run, stage: str) -> list[TablePart]:
 def _draw_entry(run: Run, stage: str, engine: Engine) -> None:
     """Draw a stage of every table under its entry of the ledger; all data are checked before the charge.
 
-    ENTRY_OF maps a stage to its charge on the ledger. `prepared` has what a table's stage read before the charge; files
-    that changed since are refused.
+    `prepared` has what a table's stage read before the charge; files that changed since are refused.
     """
     run.content.begin()
     entry, tables = ENTRY_OF[stage], _tables_with(run, stage)
-    charge(run, entry, reserve=False)
+    charge(run, entry, reserve=False)  # a job that the ledger refuses reads no data
     before = run.content.file_stamps()
     if run.manifest.get(entry) is None:
         for part in run.parts.values():

@@ -203,24 +203,29 @@ def plan_value_search(attribute: Attribute, terms: SearchTerms) -> ValuePlan:
 def search_values(plan: ValuePlan, reader: SearchReader) -> Found:
     """Return the attribute with the values that occur often: those whose noisy count passes a threshold.
 
-    Values are counted by their 128-bit hashes. Only hashes that pass are looked up in the rows again for their texts.
+    Values are counted by their 128-bit hashes, two words each. Only hashes that pass are looked up in the rows again
+    for their texts.
     """
     record = {**reader.head, **plan.record}
     request = ValueRequest(rows=reader.rows, attribute=plan.attribute, secret=reader.secret, record=record)
     passing = _passing(plan, request, reader)
-    words = np.concatenate([np.empty((0, 2), np.uint64), *(part.words for part in passing)])
-    values = np.concatenate([np.empty(0, np.int64), *(part.values for part in passing)]).tolist()
+    hashes = np.concatenate([np.empty((0, 2), np.uint64), *(part.words for part in passing)])
+    noisy = np.concatenate([np.empty(0, np.int64), *(part.values for part in passing)]).tolist()  # count of each hash
     counts = {}
-    if values:
-        counts = {text: values[number] for number, text in _texts(request, words, reader).items()}
+    if noisy:
+        counts = {text: noisy[number] for number, text in _texts(request, hashes, reader).items()}
     return found_values(plan, counts, reader.types.get(plan.attribute.name, "text"))
 
 
 def _passing(plan: ValuePlan, request: ValueRequest, reader: SearchReader) -> list[Passing]:
-    """Return the passing hashes in order, in as many passes over the rows as the memory setting requires."""
+    """Return the passing hashes in order, in as many passes over the rows as the memory setting requires.
+
+    A pass counts the hashes of some shards, which are ranges of hashes. `merged` is the number of entries (a value and
+    its count) that wait in a task before they are merged.
+    """
     passing, draw = list[Passing](), plan.threshold.draw
-    share = reader.memory // (8 * reader.engine.workers * ENTRY_BYTES)
-    merged = min(max(share, LEAST_MERGED), MOST_MERGED)
+    entries = reader.memory // (8 * reader.engine.workers * ENTRY_BYTES)
+    merged = min(max(entries, LEAST_MERGED), MOST_MERGED)
     join = partial(measure_shard, secret=reader.secret, record=request.record, draw=draw,
                    threshold=plan.threshold.value)  # fmt: skip
     rows = _row_bound(reader)
@@ -238,14 +243,15 @@ def _counts(request: ValueRequest, reader: SearchReader) -> list[Any]:
 
 
 def _votes(request: ValueRequest, reader: SearchReader, rows: int) -> list[Any]:
-    """Return handles of the votes for the values in the shards of a request.
+    """Return handles of the votes for the values in the shards of a request; `rows` is the number of all rows.
 
     A unit with r distinct values votes for each with weight 1/√r. Rows are exchanged so that all rows of a unit are in
-    one task; each pass has the units of a range of hashes, so that their pairs fit into memory.
+    one task. Each pass has the units whose hashes are in its ranges, so that their pairs (unit, value) fit into memory.
     """
     votes, engine = list[Any](), reader.engine
     for ranges in hash_passes(rows * PAIR_BYTES, reader.memory):
-        of_pass, cuts = VoteRequest(request, str(reader.unit), ranges), cut_ranges(ranges, 2 * engine.workers)
+        of_pass = VoteRequest(request, str(reader.unit), ranges)
+        cuts = cut_ranges(ranges, 2 * engine.workers)  # the units of each task
         items = [(*item, *reader.through) for item in reader.items(of_pass)]
         handles = engine.persist(unit_values, items, "read-units")
         take, join = partial(take_pairs, ranges=cuts), partial(count_votes, shards=request.shards)
@@ -254,7 +260,10 @@ def _votes(request: ValueRequest, reader: SearchReader, rows: int) -> list[Any]:
 
 
 def shard_ranges(rows: int, memory: int) -> list[range]:
-    """Return the ranges of shards that are counted together, so that even distinct values fit half of the memory."""
+    """Return the ranges of shards that a pass counts, so that the entries fit half of the memory.
+
+    `rows` is the number of rows, which may all have different values; `memory` is in bytes.
+    """
     passes = min(max(-(-2 * rows * ENTRY_BYTES // memory), 1), SHARDS)
     cuts = [SHARDS * number // passes for number in range(passes + 1)]
     return [range(first, end) for first, end in pairwise(cuts)]
@@ -270,7 +279,7 @@ def _rows(partition: Partition) -> int:
 
 
 def _texts(request: ValueRequest, words: np.ndarray, reader: SearchReader) -> dict[int, str]:
-    """Return the texts of the passing hashes by their position."""
+    """Return the texts of the passing hashes `words` by their position."""
     shared = reader.engine.broadcast(words, "values")
     texts: dict[int, str] = {}
     items = [(item_request, group, shared, *rest) for item_request, group, *rest in reader.items(request)]
@@ -313,7 +322,21 @@ def search_edges(plan: EdgePlan, reader: SearchReader) -> Found:
 
 @dataclass
 class NodeCounts:
-    """Exact counts of nodes, from passes that each count several levels below some nodes. Private."""
+    """Exact counts of nodes of a dyadic tree, from passes that each count several levels below some nodes. Private.
+
+    Attributes
+    ----------
+    plan : EdgePlan
+    reader : SearchReader
+    level : int
+        Level of the nodes below which the last pass counted.
+    nodes : ndarray
+        Numbers of these nodes in their level.
+    sums : list of ndarray
+        Counts of the last pass by depth below `level`, shape (nodes, 2^depth).
+    known : dict
+        For each level that was asked, its nodes and their counts.
+    """
 
     plan: EdgePlan
     reader: SearchReader
@@ -332,14 +355,14 @@ class NodeCounts:
     def _first_counts(self, level: int, index: Words) -> Integers:
         """Return the exact counts of some nodes of a level, given their numbers in it.
 
-        Several levels below `self.level` are counted in one pass over the rows: `self.sums[depth]` has, for each
-        counted node, the counts of its 2^depth descendants `depth` levels below.
+        The last pass counted the levels from `self.level` on; the rows are read again for a deeper one. The ancestor of
+        a node `depth` levels above has the first bits of its number, and the last `depth` bits are its number below.
         """
         if level >= self.level + len(self.sums):
             self._count(level, index)
         depth = level - self.level
         ancestor = np.searchsorted(self.nodes, index >> np.uint64(depth))
-        descendant = (index & np.uint64((1 << depth) - 1)).astype(np.int64)  # number below the ancestor
+        descendant = (index & np.uint64((1 << depth) - 1)).astype(np.int64)
         return np.asarray(self.sums[depth][ancestor, descendant])
 
     def _count(self, level: int, index: Words) -> None:
@@ -356,10 +379,11 @@ class NodeCounts:
             nodes=index,
             depth=depth,
         )
-        cells = self.reader.total(count_steps, request, "count-nodes").reshape(len(index), -1)
-        self.sums = [cells.reshape(len(index), 1 << below, -1).sum(2) for below in range(depth + 1)]
+        leaves = self.reader.total(count_steps, request, "count-nodes").reshape(len(index), 1 << depth)
+        self.sums = [leaves.reshape(len(index), 1 << below, -1).sum(2) for below in range(depth + 1)]
 
     def _depth(self) -> int:
+        """Return how many levels a pass counts below `nodes`, within CELLS_BITS counters and the depth of the tree."""
         room = CELLS_BITS - (len(self.nodes) - 1).bit_length()
         return min(max(room, 1), LEVELS, self.plan.search.axis[1] - self.level)
 
@@ -385,11 +409,9 @@ def search_ends(plan: EndPlan, reader: SearchReader) -> Found:
 def summarize_ends(number: Number, released: Mapping[str, Any]) -> SearchSummary:
     """Return what a search for the ends of a number's range found, in sentences.
 
-    `released` has the noisy results: ends, records seen, share of clipped records and the effect on the mean; runs of
-    later versions also have their upper limits.
-
-    `clipped` is the share of records beyond the ends, and `above` and `below` are the effects on the mean at either
-    end. Keys with `_limit` are upper limits of them.
+    `released` has the noisy results: `ends`, the number of `records`, the share of records beyond the ends (`clipped`),
+    and how far clipping moves the mean at either end (`above` and `below`). Keys with `_limit` are upper limits of
+    these, which runs of earlier versions lack.
     """
     low, high = released["ends"]
     if released.get("fallback"):

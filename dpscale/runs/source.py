@@ -169,10 +169,9 @@ def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
 def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     """Return the tag of the data under the noise key; raise DataError if the data changed since the release began.
 
-    If the noise key is destroyed, nothing can be drawn and the data are not read again.
-
-    The manifest has the tag at the start of the release (`snapshot`). Files whose tag differs are compared one by one,
-    so that the message names them, or renamed files are accepted.
+    The manifest has the tag at the start of the release (`snapshot`). Files whose tag differs are compared one by one:
+    renamed files are accepted, and the message names others. If the noise key is destroyed, nothing can be drawn and
+    the data are not read again.
     """
     first_snapshot = run.manifest["snapshot"]
     if first_snapshot is not None and run.read_matching_key() is None:
@@ -194,6 +193,7 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
             raise changed_files("the records changed since this release started")
         check_same_files(run, prints, run.run.is_charged)
         tag = str(first_snapshot)
+    # facts of the data for later calls
     if prints and not run.folder:
         record_tags(run, prints)
     if first_snapshot is None or run.manifest.get("data") != layout_now:
@@ -208,9 +208,9 @@ def file_prints(run: TablePart, table: Table, engine: Engine) -> Prints:
     """Return the fingerprints of the files of the table and of the privacy units; empty for other data than files."""
     if not table.root or run.record_weights is not None or run.lookup_tables:
         return {}
-    names = [f"data.unit_through {number}" for number, _ in enumerate(run.job.data.unit_through or [], 1)]
+    unit_names = [f"data.unit_through {number}" for number, _ in enumerate(run.job.data.unit_through or [], 1)]
     each, prints = engine.each("snapshot"), {}
-    for name, source in zip(["data.path", *names], (table, *unit_tables(run)), strict=True):
+    for name, source in zip(["data.path", *unit_names], (table, *unit_tables(run)), strict=True):
         prints[name] = source, fingerprints(source, run.uses_footers, each)
     return prints
 
@@ -246,7 +246,8 @@ def frame_content(run: TablePart, engine: Engine, earlier: bool = False) -> str:
     names = set((run.refines or {}).get("names", ()))
     if not (earlier and names):
         names.update(run.manifest.get("hashed") or columns_of(run.domain, run.measurement_plan.counted_sets))
-    return content_hash(run, open_table(run, [name for name in run.domain.axis_names if name in names], engine), engine)
+    ordered = [name for name in run.domain.axis_names if name in names]
+    return content_hash(run, open_table(run, ordered, engine), engine)
 
 
 def is_open_to_no_rows(run: Run) -> bool:
@@ -280,15 +281,16 @@ def check_rows_exist(
         Whether the database counts.
     """
     dropping = any(table.domain[name].drops for name in names) or any(part.where for part in table.partitions)
+    # a frame was read for its hash, which counts its rows
     seen = [partition.seen for partition in table.partitions if isinstance(partition, FramePartition)]
     if unit is None and not dropping and any(read and read.rows for read in seen):
-        return  # a frame was read for its hash
+        return
 
-    # usually the first partition has such a row, so the others are read after it
-    first, *rest = table.partitions
     domain = engine.broadcast(table.domain, "presence")
     # function and further arguments of a task
     seek, more = (has_counted_group, ()) if grouped else (has_counted_row, (unit,))
+    # usually the first partition has such a row, so the others are read after it
+    first, *rest = table.partitions
     for partitions in ([first], rest):
         items = [((partition,), domain, list(names), *more) for partition in partitions]
         if any(engine.map(seek, items, "presence")):
@@ -375,7 +377,8 @@ def unit_lookup(run: TablePart, engine: Engine) -> list[Any]:
 def _read_lookup(run: TablePart, engine: Engine, table: Table | None = None) -> UnitMap | None:
     """Return the map from keys in the data to privacy units, through other tables; None if rows state their unit.
 
-    The keys in `table`, the data, are compared with those of the first table.
+    A hop is a table with its columns of a key and of what it maps to: the key of the next table, or the unit. If the
+    data are given as `table`, the type of their keys is compared with that of the first hop.
     """
     through, rule = run.job.data.unit_through or [], run.job.data.unit_type or ""
     hops = []
@@ -424,7 +427,7 @@ class Comparison:
 
 
 def record_tags(run: Any, prints: Prints) -> None:
-    """Write the keyed tags (digests of contents) of each table's files, unless they are recorded or no key exists.
+    """Write the keyed tags of the contents of each table's files, unless they are recorded or no key can be created.
 
     `prints` maps a table's name to the table and the fingerprints of its files.
     """
@@ -442,10 +445,8 @@ def record_tags(run: Any, prints: Prints) -> None:
 def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
     """Return the comparison of the files, which are read if their fingerprints are not given, with the recorded tags.
 
-    Names and times of files do not count.
-
-    `prints` has the table and its fingerprints (path, size, hash) by the name of the table. Tags under another key
-    cannot be compared.
+    Names and times of files do not count. `prints` maps a table's name to the table and the fingerprints (path, size,
+    hash) of its files. Tags under another key cannot be compared.
     """
     if not present(run.path / FILES):
         return Comparison("their content has no recorded fingerprint", known=False)
@@ -454,12 +455,13 @@ def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
         footers = run.content.uses_footers
         prints = {name: (table, fingerprints(table, footers)) for name, table in run.content.open_data().items()}
     texts = []
-    for name, (table, own) in prints.items():
-        before, now = recorded.get(name), keyed_tags(_contents(run.manifest["release"], table, own))
+    for name, (table, fingerprints_of_files) in prints.items():
+        before = recorded.get(name)
+        now = keyed_tags(_contents(run.manifest["release"], table, fingerprints_of_files))
         # without the same key equal contents have other tags
         if before is None or now is None or before["key"] != now[0]:
             return Comparison("the fingerprint of their content was computed with the key of another user", known=False)
-        texts.append(_difference(before["tags"], now[1], [path for path, *_ in own]))
+        texts.append(_difference(before["tags"], now[1], [path for path, *_ in fingerprints_of_files]))
     return Comparison("; ".join(filter(None, texts)))
 
 
@@ -479,6 +481,7 @@ def check_same_files(run: Any, prints: Prints, charged: bool) -> None:
 
 
 def _contents(release: str, table: Table, prints: Sequence[Fingerprint]) -> list[str]:
+    """Return what the tag of each file identifies: columns in its folder names, size and content, not the name."""
     fixed = {part.path: part.fixed for part in table.partitions}
     return [json.dumps(["file", release, fixed[path], size, content]) for path, size, content in prints]
 
@@ -495,19 +498,19 @@ def _difference(before: Sequence[str], now: Sequence[str], paths: Sequence[str])
     """
     missing = Counter(before)
     missing.subtract(now)
-    changed_before = sum(count for count in missing.values() if count > 0)
+    gone = sum(count for count in missing.values() if count > 0)  # contents that no file has now
 
-    remaining, names = Counter(before), list[str]()
+    remaining, names = Counter(before), list[str]()  # names of files whose contents are new
     for tag, path in zip(now, paths, strict=True):
         if remaining[tag] <= 0:
             names.append(os.path.basename(path))
         remaining[tag] -= 1
-    if not changed_before and not names:
+    if not gone and not names:
         return ""
     shown = ", ".join(sorted(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
     # a missing and a new content are one changed file
-    changed = min(changed_before, len(names))
+    changed = min(gone, len(names))
     parts = [f"{changed:,} of {len(before):,} files changed"] if changed else []
-    parts += [f"{changed_before - changed:,} of {len(before):,} files missing"] if changed_before > changed else []
+    parts += [f"{gone - changed:,} of {len(before):,} files missing"] if gone > changed else []
     parts += [f"{len(names) - changed:,} more than the {len(before):,} files"] if len(names) > changed else []
     return ", ".join(parts) + (f": {shown}" if names else "")

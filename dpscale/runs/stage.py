@@ -86,9 +86,11 @@ class Stage:
         self.function("perform")(owner, engine)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return a function of the stage's module; "perform" is the one that the stage names."""
+        """Return a function of the stage's module; "perform" is the one that `module` names behind a colon, if any."""
         module, _, performs = self.module.partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), performs or name if name == "perform" else name)
+        if name == "perform" and performs:
+            name = performs
+        found: Callable[..., Any] = getattr(import_module(module), name)
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def stages_of_run(outputs: Mapping[str, tuple[str, str]]) -> dict[str, Stage]:
 
 
 def load_kind(place: str) -> Any:
-    """Return what a line of a table names."""
+    """Return the object that a line "module:name" of CONTENTS, OVERVIEWS, PARTS or PERIOD_PARTS names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 

@@ -105,7 +105,9 @@ def stated_parts(run: Any, entries: Mapping[str, str]) -> dict[str, Facts]:
 
 
 def sealed_hashes(run: Any, entries: Mapping[str, str]) -> dict[str, str]:
-    """Return the hashes of a statement by the names of its files without their ends; that of an only domain is apart.
+    """Return the hashes of a statement by the names of its files without their ends.
+
+    The domain file of an only table is left out: the charge has its hash as another fact.
 
     Notes
     -----
@@ -131,9 +133,13 @@ def bound_of(*changes: Sequence[int], values: int | None = None) -> Facts:
 
 
 def alternatives(listed: Sequence[Sequence[Sequence[int]]], values: int | None = None) -> Facts:
-    """Return the bound by several kinds of changes, of which a unit makes one."""
-    whole = [[[int(number), int(change)] for number, change in one] for one in listed]
-    return {"changes": whole} | ({} if values is None else {"values": int(values)})
+    """Return the bound by several kinds of changes, of which a unit makes one.
+
+    Each entry of `listed` is a kind of change: pairs of a number of counts and their largest change. `values` is the
+    number of values of the draw.
+    """
+    changes = [[[int(number), int(change)] for number, change in kind] for kind in listed]
+    return {"changes": changes} | ({} if values is None else {"values": int(values)})
 
 
 def table_facts(table: Any, plan: MeasurementPlan, rows: int) -> Facts:
@@ -199,14 +205,18 @@ def _searches(table: Any) -> list[dict[str, Any]]:
 
 
 def _vote_bounds(searches: Sequence[dict[str, Any]]) -> dict[str, Facts]:
-    """Return the bounds of votes, whose squares sum to at most that of the vote of a unit with one value."""
-    return {votes_on(one["attribute"]): bound_of((1, int(one["vote"]))) for one in searches if "vote" in one}
+    """Return the bounds of votes by name, of the records of searches by votes.
+
+    A unit with r values changes r counts by at most vote/√r each, in L2 at most as much as one count by its whole vote.
+    """
+    votes = {record["attribute"]: int(record["vote"]) for record in searches if "vote" in record}
+    return {votes_on(attribute): bound_of((1, vote)) for attribute, vote in votes.items()}
 
 
 def _axes(domain: Any, merged: MergedCells | None) -> dict[str, Facts]:
     """Return the cells of attributes and numbers, the parts of a record, and the rows over which a total is bounded.
 
-    An attribute whose cells are summed over classes before they are measured has the class of each cell.
+    An attribute of `merged`, whose cells are summed over classes before they are measured, has the class of each cell.
     """
     axes = dict[str, Facts]()
     for name in domain.axis_names:

@@ -86,7 +86,10 @@ class TablePart(Part):
         self.job = job.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
 
     def charges(self, entry: str) -> tuple[Cost, object] | None:
-        """Return the cost under an entry of the ledger and the terms that it pays for; None if nothing is charged."""
+        """Return the cost under an entry of the ledger and the terms that it pays for; None if nothing is charged.
+
+        The cost is that to two neighbours of the job, which are `steps` neighbours of the table apart.
+        """
         if entry == "privacy":
             plan = self.measurement_plan
             return plan.cost.for_group(self.steps), plan.digest
@@ -137,7 +140,7 @@ class TablePart(Part):
         return found
 
     def reopen(self, job: TableJob) -> None:
-        """Take over a job whose files may be elsewhere; settings of synthetic rows may change without cost."""
+        """Take over a job whose files may be elsewhere; other settings of synthetic rows become a request."""
         rows, data = job.synthesize, job.data.model_copy(update={"synthesize": self.job.synthesize})
         self.job = replace(job, data=data).with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
         if rows is not None and rows != self.synthesis:
@@ -167,8 +170,8 @@ class TablePart(Part):
         return self.job.data.protects
 
     def changed_data(self) -> dict[str, list[str]]:
-        known, found = self.manifest.get("data"), _layout(self.job.data)
-        changed = differing(known, found) if known and found else []
+        before, now = self.manifest.get("data"), _layout(self.job.data)
+        changed = differing(before, now) if before and now else []
         return {"data.path": changed} if changed else {}
 
     def open_data(self) -> Mapping[str, Table]:
@@ -245,7 +248,8 @@ class TablePart(Part):
     def unit_files(self) -> dict[AttributeSet, Path]:
         """Files of the numbers of distinct units, by set."""
         recorded = json.loads(read_text(self.path / UNIT_RECORD)) if self.unit_counts else ()
-        return {tuple(one["attributes"]): self.path / "units" / one["file"] for one in recorded if "attributes" in one}
+        of_sets = [record for record in recorded if "attributes" in record]  # the other is the number of rows cut
+        return {tuple(record["attributes"]): self.path / "units" / record["file"] for record in of_sets}
 
     @property
     def rows_cut(self) -> tuple[float, float] | None:
@@ -401,6 +405,7 @@ def mechanism_entry(job: TableJob) -> dict[str, Any]:
 def job_entries(job: TableJob, domain: Domain) -> dict[str, Any]:
     """Return the entries of a first manifest that follow from the job."""
     entries: dict[str, Any] = {"mechanism": mechanism_entry(job)}
+    # with those of other distributions, whose plug-ins the job names
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     entries |= {"where": job.data.where} if job.data.where else {}
     entries |= {SEARCH_SHARE: job.search_share(domain)} if job.counting_search(domain) else {}

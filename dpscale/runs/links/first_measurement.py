@@ -11,6 +11,10 @@ counted at most as often as a neighbour changes rows of the table; the rows of a
 before the bound give the share of links that the bound cuts, and the bounds that the job leaves open
 (`max_degree = "private"`), each after those above it, because they determine how many rows a unit has below.
 
+A `Split` has the squared μ of the number of links, of degrees, of siblings and of sums. A feature is an indicator of a
+cell of an attribute, centred; the sums of a link are over the features of its parents, of its children and over their
+products, in steps of STEP. *Likely* numbers combine a noisy number with a usual one.
+
 *Stage.*
 Everything that can be refused is checked before the charge: plans, keys, links and public tables. The division is
 stored before its digest is recorded on the ledger; after a stop in between, the stored one is recorded.
@@ -100,9 +104,9 @@ def job_of_public_cells(job: Job) -> Job:
     """Return the job with the attributes of public cells only, without counts of earlier links and histories."""
     domains = dict(job.declared)
     for name, domain in job.declared.items():
-        for one in domain.searches:
-            domains[name] = domains[name].without(one.name)
-    links = [one.model_copy(update={"counts": None, "order_by": None, "parents": None}) for one in job.link]
+        for searched in domain.searches:
+            domains[name] = domains[name].without(searched.name)
+    links = [link.model_copy(update={"counts": None, "order_by": None, "parents": None}) for link in job.link]
     return job.with_domains(domains).model_copy(update={"link": links})
 
 
@@ -130,7 +134,8 @@ class FirstBudget(LinkBudget):
         return self.own
 
     def question(self, sides: tuple[Side, Side], links: float) -> LinkProblem:
-        amount = float(self.own.sums) / self.moved**2
+        """Return the problem whose solution divides the budget of the sums; `links` is the likely number of links."""
+        amount = float(self.own.sums) / self.moved**2  # squared μ for one changed link
         return LinkProblem(*sides, links, self.neighbours.protects.relation, amount)
 
 
@@ -192,15 +197,16 @@ class FirstMeasurement:
     @cached_property
     def counted_links(self) -> list[str]:
         """Links whose number is measured."""
+        # their number is the number of rows of a private child
         above = {link.called for name in self.divisible.private if (link := self.divisible.above(name))}
-        return [one.called for one in self.job.link if one.called in above or (one.via and one.links is None)]
+        return [link.called for link in self.job.link if link.called in above or (link.via and link.links is None)]
 
     @property
     def bounds(self) -> dict[str, dict[str, Facts]]:
         """Bounds of the effect of a unit on each draw, by folder and name, once the job has all bounds of links.
 
-        A bound is a pair of a number of counts and their largest change (`link_facts`). `roots` are private tables
-        without a private parent.
+        A bound is a pair of a number of counts and their largest change (`link_facts`). A unit changes `rows` rows of a
+        table.
         """
         bounds = {f"links.{link.called}": self._link_bounds(self.piece(link)) for link in self.job.link}
         for name in self.roots:
@@ -215,10 +221,7 @@ class FirstMeasurement:
         return bounds
 
     def _link_bounds(self, piece: FirstBudget) -> dict[str, Facts]:
-        """Return the bounds of the draws of a link, and of its sums of features if both sides have attributes.
-
-        `piece` is the link with its part of the budget, and `moved` in it is the number of links that a unit changes.
-        """
+        """Return the bounds of the draws of a link, and of its sums of features if both sides have attributes."""
         found = link_bounds(piece)
         if all(piece.sizes(end) for end in (piece.link.parent, piece.link.child)):
             relation = self.neighbours.protects.relation
@@ -229,8 +232,6 @@ class FirstMeasurement:
         """Return the budget of a link: equal shares of what all numbers of links cost, and of what the sums cost.
 
         The sums have the budget that the other kinds of draws leave; a kind of which nothing is measured needs none.
-
-        A `Split` has the squared μ of the number of links, of degrees, of siblings and of sums.
         """
         links = self.amount * LINKS / len(self.counted_links) if link.called in self.counted_links else Fraction(0)
         kinds = [
@@ -261,15 +262,18 @@ class FirstMeasurement:
         return sorted(bounded, key=lambda link: self.divisible.depth(link.parent))
 
     def _place(self, link: LinkSection) -> tuple[int, bool]:
-        """Return the place of a link among those from which rows are counted: after those of its ends."""
+        """Return a key that sorts links so that the rows of both ends are counted before.
+
+        It is the depth of the lower end below its root; of links with equal depth those that count the rows of their
+        child come first.
+        """
         depths = [self.divisible.depth(name) for name in (link.parent, link.child) if name in self.divisible.private]
         return max(depths, default=0), self.divisible.above(link.child) != link
 
     @cached_property
     def open_bounds(self) -> list[str]:
         """Links whose bound the job leaves open."""
-        stated = self.run.stated_job
-        return [one.called for one in stated.link if one.max_degree == OPEN]
+        return [link.called for link in self.run.stated_job.link if link.max_degree == OPEN]
 
     @property
     def degrees_part(self) -> Fraction:
@@ -302,9 +306,11 @@ class FirstMeasurement:
 
     def cut_shares(self, exact: LinksByName) -> dict[str, float | None]:
         """Return the noisy share of links that each bound cuts; None if the noise hides all degrees."""
-        return {link.called: cut_share(self.degrees(link, exact[link.called]),
-                                       self.degrees_draw(link).lattice_variance**0.5, link.bound)
-                for link in self.bounded_links}  # fmt: skip
+        shares = {}
+        for link in self.bounded_links:
+            noisy, error = self.degrees(link, exact[link.called]), self.degrees_draw(link).lattice_variance ** 0.5
+            shares[link.called] = cut_share(noisy, error, link.bound)
+        return shares
 
     def rows_draw(self, table: str) -> GaussianDraw:
         amount = self.amount * ROWS / len(self.roots)
@@ -334,10 +340,9 @@ class FirstMeasurement:
         return even_side(self.divisible.sizes(link.parent)), even_side(self.divisible.sizes(link.child))
 
     def _table(self, name: str, exact: LinksByName) -> tuple[float, NoisySums]:
-        """Return the likely number of rows of a table, and the noisy means of its features.
+        """Return the likely number of rows of a root table, and the noisy means of its features.
 
-        A likely number combines the noisy one with the usual number of rows. Features are the cells of its attributes
-        in centred form; their sums are measured in steps of STEP.
+        The rows are those of an end (`side`) of a link of the table, which has one row for each key.
         """
         (links, side), sizes = end_of(self.job, name, exact), self.divisible.sizes(name)
         draws = self.draws(f"tables.{name}", f"table {name}")
@@ -352,12 +357,11 @@ class FirstMeasurement:
         return count, NoisySums(sums / count, ones.lattice_variance * STEP**2 / count**2)
 
     def _public_mean(self, name: str, codes: Integers32) -> NoisySums:
-        """Return the means of the features of a public table, exact; `codes` are its cells, (rows, attributes).
+        """Return the means of the features of a public table, exact and with variance 0.
 
-        Features are integers, in steps of size STEP. A public table has no noise: its error is 0.
-
-        `self.run.job` declares all attributes of the table, in the order of the columns of `codes`. `self.job` has only
-        those that the first measurement uses: attributes whose cells a search finds are left out.
+        `codes` are the cells of its rows, (rows, attributes), with all attributes of the table as `self.run.job`
+        declares them. `self.job` has only those that the first measurement uses: attributes whose cells a search finds
+        are left out.
         """
         domain = self.run.job.declared[name]
         columns = [domain.names.index(attribute) for attribute in self.job.domains[name].names]
@@ -368,17 +372,15 @@ class FirstMeasurement:
     def _linked(self, links: list[_FirstLink], rows: dict[str, float], means: dict[str, NoisySums]) -> KnownSizes:
         """Return the sizes of all tables and links, and the strength of each link (how its ends depend on each other).
 
-        `rows` and `means` (of features) are known by table, and completed in place: each link is measured after its
-        parent, and a child that has one link for each row has as many rows as links.
-
-        `usual` is the number of links that is assumed without a measurement. `likely_rows` combines it with a noisy
-        number.
+        `rows` and `means` (of features) are those of roots and public tables by name, and completed in place: each link
+        is measured after its parent, and a child that has one link for each row has as many rows as links.
         """
         counts, strengths = dict[str, float](), dict[str, LinkStrength]()
         sums = dict[str, tuple[NoisySums, NoisySums, NoisySums]]()
         ordered = sorted(links, key=lambda first: self._place(first.link))
         for first in ordered:
             link, noisy = first.link, first.count()
+            # the number of links that is assumed without a measurement
             usual = self.divisible.usual_links(link, rows | {link.child: self._usual_children(link, rows)})
             if noisy is not None:
                 noise = first.piece.links_draw().lattice_variance ** 0.5
@@ -400,6 +402,7 @@ class FirstMeasurement:
         return KnownSizes(rows, counts, strengths)
 
     def _usual_children(self, link: LinkSection, rows: Mapping[str, float]) -> float:
+        """Return the rows of a link's child: the likely ones, or an assumed √bound for each row of the parent."""
         return rows.get(link.child) or rows.get(link.parent, 0.0) * math.sqrt(link.bound) or LEAST_LINKS
 
     def _sums(self, first: _FirstLink, links: float) -> tuple[NoisySums, NoisySums, NoisySums]:
@@ -477,9 +480,9 @@ def division_digest(run: Run) -> str:
 def end_of(job: Job, table: str, exact: LinksByName) -> tuple[LinkStatistics, int]:
     """Return a link and its side that has the rows of a table without a private parent, one for each key.
 
-    Side 0 has the parents, side 1 the children. A table without links has no rows here.
+    Side 0 has the parents, side 1 the children. A table without links gets a link without rows.
     """
-    for side, ends in enumerate(([one.parent for one in job.link], [one.child for one in job.link])):
+    for side, ends in enumerate(([link.parent for link in job.link], [link.child for link in job.link])):
         if table in ends:
             return exact[job.link[ends.index(table)].called], side
     width = len(job.domains[table].names)
@@ -488,10 +491,9 @@ def end_of(job: Job, table: str, exact: LinksByName) -> tuple[LinkStatistics, in
 
 
 def perform(run: Run, engine: Engine) -> None:
-    """Measure, divide the budget, and record the shares, which the run then has.
+    """Measure, divide the budget, and record the shares, which the run then has; publish the entry of the measurement.
 
-    ALLOCATION names the entry of the first measurement on the ledger. A division that is recorded is not measured
-    again.
+    A division that is stored is not measured again.
     """
     whole = run.content
     assert isinstance(whole, LinkedTables)
@@ -537,10 +539,9 @@ def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> None:
 
 
 def _read(first: FirstMeasurement, engine: Engine, before: list[Stamps], ending: ExitStack) -> LinksByName:
-    """Read and check all links, and let them be removed at the end.
+    """Read and check all links; `ending` closes them.
 
-    `before` are size and time of the files before the reading; a file that changed since is refused. `ending` closes
-    the links at its end.
+    `before` are size and time of the files before the reading; a file that changed since is refused.
     """
     exact = read_all(first.job, first.neighbours, engine)
     ending.callback(close_all, exact)

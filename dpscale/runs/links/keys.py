@@ -75,10 +75,7 @@ class Keys:
 def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Keys]:
     """Return the keys of all tables.
 
-    `forms` has the format of each column of a key, or the prefix before the row's number.
-
-    `make` is recursive: a foreign key that is part of a key needs the parent's keys first. Public tables have their
-    stored keys.
+    Public tables have their stored keys. A foreign key that is part of a key needs the parent's keys first.
 
     Parameters
     ----------
@@ -98,6 +95,7 @@ def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> di
             return keys[name]
         names = run.job.key(name)
         stated = {form.name: form for form in run.tables[name].domain.formats}
+        # of each column its format, or the beginning of its texts before the number of the row
         forms = tuple(stated.get(column) or _prefix(run, name, column) for column in names)
         # numbers or texts, which may be complete; also the start for tables that refer to each other
         keys[name] = Keys((), forms, format_key(run.tables[name]))
@@ -143,11 +141,10 @@ def parents_of(links: Integers | ParentFiles, rows: int) -> Integers:
 
 
 def with_distinct_ends(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Integers | ParentFiles]:
-    """Return sampled links in which rows whose key is that of two parents have different parents.
+    """Return sampled links in which rows whose key is that of two parents have different pairs of parents.
 
-    Links with an order keep their parents where the other ends can be exchanged.
-
-    `pair_links` are the two links whose foreign keys are the whole key of a table. `ends` has their parents, by row.
+    `pair_links` are the two links whose foreign keys are the whole key of a table. A link with an order keeps its
+    parents where those of the other link can be exchanged.
     """
     changed = dict(pairs)
     for name in run.tables:
@@ -165,7 +162,7 @@ def with_distinct_ends(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs)
 
 
 def _as_before(links: Integers | ParentFiles, parents: Integers) -> Integers:
-    """Return links with other parents, by parent and in the order that they had."""
+    """Return links with other parents, grouped by parent, with the children of a parent in the order that they had."""
     children = np.arange(len(parents)) if isinstance(links, ParentFiles) else links[:, 1]
     pairs = np.stack([parents[children], children], axis=1)
     return pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -176,7 +173,7 @@ def _rows_of(run: LinkedTables, name: str, rows: Mapping[str, int]) -> int:
 
 
 def _bounds(run: LinkedTables, one: LinkSection, other: LinkSection) -> tuple[int | None, int | None]:
-    first, second = (own.bound if has_bounded_parents(run.job, own) else None for own in (one, other))
+    first, second = (link.bound if has_bounded_parents(run.job, link) else None for link in (one, other))
     return first, second
 
 
@@ -216,9 +213,11 @@ def distinct_ends(
 
 
 def _repeated(ends: Integers, width: int) -> Flags:
-    """Return a mask of the rows whose ends an earlier row has."""
+    """Return a mask of the rows whose ends an earlier row has; `width` is the number of possible second ends."""
+    pairs = ends[:, 0] * max(width, 1) + ends[:, 1]  # a number for each pair of ends
+    _, first_places = np.unique(pairs, return_index=True)
     again = np.ones(len(ends), np.bool_)
-    again[np.unique(ends[:, 0] * max(width, 1) + ends[:, 1], return_index=True)[1]] = False
+    again[first_places] = False
     return again
 
 
@@ -244,10 +243,9 @@ def _change_end(
 ) -> None:
     """Give a row a pair of ends that no other row has: with its first end if one is left, else with another one.
 
-    Ends with few rows come first, and no end gets more rows than its bound. Changes `ends`, `used` (the pairs of other
-    rows) and `degrees` (numbers of rows of each first and each second end) in place; without a free pair, nothing.
-
-    `bounds` are the largest numbers of rows of an end, None without a bound.
+    Ends with few rows come first, and no end gets more rows than its bound (None: any number). Changes `ends`, `used`
+    (the pairs of other rows) and `degrees` (numbers of rows of each first and each second end) in place; without a free
+    pair, nothing.
     """
     first, second = ends[row].tolist()
     others = [end for end in np.argsort(degrees[0], kind="stable").tolist() if end != first]
@@ -309,12 +307,12 @@ class KeyIndex:
 
         rows, numbered, prefix = 0, len(columns) == 1, ""
         for file in files_of(run, name) if numbered else []:
-            own = pq.read_table(file, columns=list(columns)).column(0).combine_chunks()
-            prefix = f"{name}-" if is_text(own.type) else ""
-            expected = numbered_keys(np.arange(rows, rows + len(own)), prefix)
+            of_file = pq.read_table(file, columns=list(columns)).column(0).combine_chunks()
+            prefix = f"{name}-" if is_text(of_file.type) else ""
+            expected = numbered_keys(np.arange(rows, rows + len(of_file)), prefix)
             # the keys of the file are exactly the numbers of its rows
-            numbered = numbered and bool(own.type == expected.type and own.equals(expected))
-            rows += len(own)
+            numbered = numbered and bool(of_file.type == expected.type and of_file.equals(expected))
+            rows += len(of_file)
         if numbered:
             return cls(rows, prefix)
         keys = pd.concat([key_column(pq.read_table(file, columns=list(columns)), columns)
@@ -334,11 +332,12 @@ class KeyIndex:
             gone = np.asarray(values.isna())  # of two dimensions if there are no tuples
             missing = np.asarray(gone.any(axis=1) if gone.ndim > 1 else gone)
             return np.asarray(self.index.get_indexer(pd.Index(values)), np.int64), missing
-        own = table.column(columns[0]).combine_chunks()
-        missing = np.asarray(own.is_null().to_numpy(zero_copy_only=False), bool)
-        found = np.full(len(own), -1, np.int64)
-        known = own.drop_null()
-        if is_text(own.type):
+        keys = table.column(columns[0]).combine_chunks()
+        missing = np.asarray(keys.is_null().to_numpy(zero_copy_only=False), bool)
+        found = np.full(len(keys), -1, np.int64)
+        known = keys.drop_null()
+        # the numbers in keys of this form, and the places of these keys
+        if is_text(keys.type):
             there = pc.match_substring_regex(known, rf"^{re.escape(self.prefix)}(0|[1-9][0-9]{{0,17}})$")
             numbers = pc.utf8_slice_codeunits(known.filter(there), len(self.prefix)).cast(pa.int64()).to_numpy()
             places = np.flatnonzero(~missing)[there.to_numpy(zero_copy_only=False)]
@@ -387,25 +386,25 @@ def released_ends(run: LinkedTables, link: LinkSection, most: int) -> ReleasedEn
     """Read the keys of a released link; `most` is the size of the sample.
 
     A table of pairs has two ends, the keys of parent and child; another link has the parent's key alone, and its child
-    is the row itself. `counts` has the numbers of rows without a parent, of nulls, of keys without a row, and of loops.
-    The sample has every `step`-th link, across files. `degrees` are the numbers of links of each row of an end.
+    is the row itself. The sample has every `step`-th link, across files.
     """
     job = run.job
     table, ends = link.called if link.via else link.child, job.ends(link)[: 2 if link.via else 1]
     indices = [KeyIndex.of(run, name, job.key(name)) for name in (link.parent, link.child)[: len(ends)]]
-    degrees = [np.zeros(one.rows, np.int32) for one in indices]
+    degrees = [np.zeros(index.rows, np.int32) for index in indices]
     total = sum(pq.read_metadata(file).num_rows for file in files_of(run, table))
-    step, seen, counts = max(-(-total // most), 1), 0, np.zeros(4, np.int64)
+    step, seen = max(-(-total // most), 1), 0
+    counts = np.zeros(4, np.int64)  # rows without a parent, nulls, keys without a row, loops
     samples, pairs = [np.zeros((2, 0), np.int64)], _Pairs(indices[0].rows)
     for first, keys in _tables(run, table, [*ends, *([] if link.via else [job.key(link.child)])]):
         found = [index.find(keys, columns) for index, columns in zip(indices, ends, strict=True)]
-        for own, (rows, _) in zip(degrees, found, strict=True):
-            kinds, number = np.unique(rows[rows >= 0], return_counts=True)
-            own[kinds] += number
-        other = found[1][0] if link.via else np.arange(first, first + keys.num_rows)
-        one, missing = found[0]
+        for degrees_of_end, (rows, _) in zip(degrees, found, strict=True):
+            distinct_rows, number = np.unique(rows[rows >= 0], return_counts=True)
+            degrees_of_end[distinct_rows] += number
+        children = found[1][0] if link.via else np.arange(first, first + keys.num_rows)
+        parents, missing = found[0]
         # rows of both ends, for the links whose ends have a row
-        there = np.stack([one, other])[:, (one >= 0) & (other >= 0)]
+        there = np.stack([parents, children])[:, (parents >= 0) & (children >= 0)]
         # `seen` links came before: the next of the sample is at the next multiple of `step`
         samples.append(there[:, (-seen) % step :: step].copy())  # copied: a view would retain all links
         seen += there.shape[1]
@@ -436,16 +435,17 @@ def _tables(run: LinkedTables, name: str, keys: list[Columns]) -> Iterator[tuple
 
 
 class _Pairs:
-    """Search for repeated pairs; pairs of one file are forgotten unless a row is in a later file, too."""
+    """Search for repeated pairs of rows, file by file.
+
+    `_seen` marks the first rows of pairs so far, and `_files` has the pairs of each file. `_found` states that a file
+    has a repeated pair, and `_spread` that two files have a first row in common, so that they may have equal pairs.
+    """
 
     def __init__(self, rows: int) -> None:
         self._seen, self._files, self._spread, self._found = np.zeros(rows, bool), list[Integers](), False, False
 
     def add(self, pairs: Integers) -> None:
-        """Add the pairs of a file, shape (2, pairs), and note whether one is repeated in it.
-
-        Pairs of different files can only be equal if their first rows are, which `_spread` records.
-        """
+        """Add the pairs of a file, shape (2, pairs), and note whether one is repeated in it."""
         codes = (pairs[0].astype(np.int64) << 32) | pairs[1]  # rows are less than 2^32
         self._found |= len(np.unique(codes)) < len(codes)
         self._spread |= bool(self._seen[pairs[0]].any())
@@ -454,11 +454,7 @@ class _Pairs:
 
     @property
     def repeated(self) -> bool:
-        """Whether a pair occurs twice.
-
-        `_spread` states that files have first rows in common, so the codes of all files are compared; `_found` that a
-        file has repeated pairs.
-        """
+        """Whether a pair occurs twice, in one file or in two; files without a common first row are not compared."""
         if not self._spread or self._found:
             return self._found
         codes = np.concatenate(self._files)

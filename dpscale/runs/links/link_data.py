@@ -1,5 +1,8 @@
 """Exact links: read by tasks, stored by the driver as pairs of rows of the two tables, and summed.
 
+A key is two words: a 128-bit hash. Codes are the cells of the attributes of rows, and a profile is a distinct row of
+codes. Side 0 of a link has the parents, side 1 the children.
+
 *Rows of the child's table.*
 The policy of a link states which columns are read, and which rows count for the link. A row counts if it is within the
 bound of the protected unit to which it belongs. Whether it does depends only on the rows of this unit, so that units
@@ -53,9 +56,21 @@ NO_KEYS = np.empty((0, 2), np.uint64)  # stands for rows without keys
 
 @dataclass(frozen=True, eq=False)
 class ChildRows:
-    """Rows with foreign keys: parents' keys, words that distinguish rows, codes, a mask of counted rows, own keys.
+    """Rows of a child's table, which have the keys of their parents.
 
-    `ranks` are positions in the order of the rows, if the link has one.
+    Attributes
+    ----------
+    parents : ndarray, shape (rows, 2)
+        Keys of the parents.
+    words : ndarray, shape (rows, 2)
+        Hashes that distinguish rows: of their codes, and of keys.
+    codes : ndarray, shape (rows, attributes)
+    stays : ndarray of bool
+        Rows that count.
+    keys : ndarray, shape (rows, 2)
+        Keys of the rows themselves; NO_KEYS if they are not needed.
+    ranks : ndarray
+        Positions in the order of the rows, if the link has one.
     """
 
     parents: Words = field(repr=False)
@@ -99,11 +114,9 @@ class ChildPolicy:
     def of(cls, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ChildPolicy:
         """Return the policy of a link's child table: the keys that are read, and which rows of a unit count.
 
-        The keys are that of the parent, that of the unit, and the child's own key if an earlier link counts by it.
-
-        `named` is a link whose number of children is an attribute of a later link. The three cases are rows that are
-        units themselves, rows of a public parent that belong to a unit by another link, and rows that belong to their
-        parent's unit.
+        The keys are that of the parent, that of the unit, and the child's own key if its numbers of links in an earlier
+        link are attributes of this one (`named`). The three cases are rows that are units themselves, rows of a public
+        parent that belong to a unit by another link, and rows that belong to their parent's unit.
         """
         section, (parent_key, own_key), name = job.tables[link.child], job.ends(link), link.child
         parent, named = (parent_key, link.read_nulls), bool(job.counted(link, link.child))
@@ -111,22 +124,20 @@ class ChildPolicy:
         if own_key and name in (neighbours.root, *neighbours.sides):  # equal keys are one unit, whose rows count once
             return cls((parent, (own_key, section.nulls)), "key", named, duplicates)
 
-        last = ((own_key, section.nulls),) if named else ()
+        key_of_row = ((own_key, section.nulls),) if named else ()
         if name in neighbours.above and link.parent not in neighbours.rows:  # a public parent
             unit = (job.ends(neighbours.above[name])[0], "drop")
-            return cls((parent, unit, *last), "root", named, duplicates, neighbours.rows[name])
-        return cls((parent, *last), "", named, duplicates)
+            return cls((parent, unit, *key_of_row), "root", named, duplicates, neighbours.rows[name])
+        return cls((parent, *key_of_row), "", named, duplicates)
 
     def select(self, words: Sequence[Words], codes: NDArray[np.int32], roots: UnitMap | None = None) -> ChildRows:
         """Return the rows with the mask of those that count.
 
-        `words` has the key of the parent, then that of the unit and that of the row, as far as the policy reads them.
-        `stays` marks the rows that count.
-
         Parameters
         ----------
         words : sequence of ndarray
-            The keys of all rows of some units.
+            The keys of all rows of some units: of the parent, then of the unit and of the row, as far as the policy
+            reads them.
         codes : ndarray
             The cells of these rows, shape (rows, attributes).
         roots : UnitMap, optional
@@ -144,7 +155,7 @@ class ChildPolicy:
         if self.unit == "root":
             assert roots is not None
             units, missing = roots(others[0])
-            stays = ~missing
+            stays = ~missing  # rows of a unit, then those within its bound
             stays[stays] = at_most(units[stays], row_words(codes, parents, *named)[stays], self.bound)
             rows.stays[:] = stays
         return rows
@@ -152,10 +163,20 @@ class ChildPolicy:
 
 @dataclass(frozen=True, eq=False)
 class ExactLinks:
-    """Links as pairs of rows, (m, 2), with the codes and, if known, keys of all rows of both tables; never shown.
+    """Links in memory, never shown.
 
-    `unbounded` has the number of links of every parent before the bound, and `ranks` the position of every row of the
-    child in the order of its rows, if the link has one.
+    Attributes
+    ----------
+    rows : ndarray, shape (links, 2)
+        Row of the parent and row of the child.
+    parents, children : ndarray
+        Codes of all rows of both tables.
+    words : tuple of ndarray
+        Keys of these rows; NO_KEYS if they are not known.
+    unbounded : ndarray
+        Number of links of every parent before the bound.
+    ranks : ndarray
+        Position of every child in the order of the rows, if the link has one.
     """
 
     rows: Integers = field(repr=False)
@@ -185,8 +206,8 @@ class ExactLinks:
     def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
         """Return Σ φ, Σ ψ, Σ φψᵀ over all links, with the features φ of a link's parent and ψ of its child.
 
-        They are integers, in steps of the features. A profile is a distinct row of a table: features are computed once
-        for each profile, and links are counted by pairs of profiles.
+        They are integers, in steps of the features. Features are computed once for each profile, and links are counted
+        by pairs of profiles.
         """
         (parent_cells, parent_profiles), (child_cells, child_profiles) = (
             distinct(self.parents, u.sizes),
@@ -203,8 +224,9 @@ class ExactLinks:
     def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]], order: int = ORDER) -> tuple[Cross, Integers]:
         """Return the layout of all cross marginals and their entries, one after the other.
 
-        A cross marginal counts links by attributes of both tables, at most `order`; `sizes` are those of the
-        attributes of both tables. The entry of a pair of profiles (distinct rows) is the sum of a number for each end.
+        A cross marginal counts links by attributes of both tables, at most `order`; `sizes` are the numbers of cells of
+        the attributes of both tables. The place of the entry for a pair of profiles is the sum of a number for the
+        parent's profile (`cross.first`) and one for the child's (`cross.second`).
         """
         parent_sizes, child_sizes = sizes
         u, v = Side.made(self.parents, parent_sizes), Side.made(self.children, child_sizes)
@@ -243,7 +265,7 @@ class ExactLinks:
     def digest(self) -> str:
         """Return a digest of the links and of the rows of both tables."""
         parts = (self.rows, self.parents, self.children)
-        return hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts)).hexdigest()
+        return hashlib.sha256(b"".join(hashlib.sha256(array.tobytes()).digest() for array in parts)).hexdigest()
 
     def close(self) -> None:
         """Do nothing: the links are in memory."""
@@ -263,16 +285,15 @@ def read_links(engine: Engine, job: Job, link: LinkSection, neighbours: Neighbou
     check_families(engine, job, link)
     children = _children(engine, job, link, neighbours) if link.via is None else keyed(engine, job, link.child)
     pairs = [] if link.via is None else _pairs(engine, link, job.ends(link))
-    below = link.parent in neighbours.above
-    bounded = bounded_parents(engine, job, link.parent, neighbours) if below else None
+    # parents that belong to units of a table above, each of which has a bound of parents
+    is_below = link.parent in neighbours.above
+    bounded = bounded_parents(engine, job, link.parent, neighbours) if is_below else None
     return select_links(link, neighbours, parents, children, pairs, bounded)
 
 
 def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: KeyedRows, children: ChildRows | KeyedRows,
                  pairs: Sequence[Words] = (), bounded: UnitMap | None = None) -> ExactLinks:  # fmt: skip
     """Return the links that count, of all or of some parents.
-
-    `stays` marks children that their policy selects; `order` are the ranks of children in their history.
 
     Parameters
     ----------
@@ -286,7 +307,8 @@ def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: Keye
     bounded : UnitMap, optional
         Keys of the parents within the bound of each row of the root.
     """
-    # a link has the key of its parent, a key that identifies it among the parent's links, and a row at both ends
+    # of each link: the key of its parent, a key that identifies it among the parent's links (`other`), the row at its
+    # second end, and whether the policy of the child selects it
     if isinstance(children, ChildRows):
         keys, other, child_keys, stays = children.parents, children.words, children.keys, children.stays
         ends, order = np.arange(len(keys)), children.ranks
@@ -295,8 +317,8 @@ def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: Keye
         ends, stays, order = children.find(other), np.ones(len(keys), np.bool_), np.empty(0, np.int64)
     rows = np.stack([parents.find(keys), ends], axis=1)
 
-    counts = _have_rows(rows, link) & stays  # which links count
-    if link.loops is False:
+    counts = _have_rows(rows, link) & stays  # mask of the links that count
+    if link.loops is False:  # a row is not linked with itself
         counts &= (keys != (child_keys if link.via is None else other)).any(axis=1)
     if link.via is not None:
         counts[counts] = _once(rows[counts])
@@ -320,10 +342,10 @@ def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: Keye
 
 
 def _count_pairs(first: Integers, second: Integers, shape: tuple[int, int]) -> Any:
-    """Return the number of links of each pair of profiles: an array, or a sparse one if most pairs have none.
+    """Return the number of links of each pair of profiles: an array, or a sparse one if it had many cells.
 
-    `first` and `second` are the profiles of parent and child of each link, and `shape` the numbers of profiles. The
-    array is dense if it has at most FEW_CELLS cells or a cell per link.
+    `first` and `second` are the profiles of parent and child of each link, and `shape` the numbers of profiles. An
+    array has at most FEW_CELLS cells, or at most one cell per link.
     """
     from scipy.sparse import coo_array
 
@@ -342,8 +364,7 @@ def keyed(engine: Engine, job: Job, name: str) -> KeyedRows:
 def _children(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ChildRows:
     """Return the rows of a child table with their parents' keys and a mask of those that count for this link.
 
-    `policy` determines which rows of the child count. Links with an order read its column too. `words` are hashes of
-    keys, `codes` cells of attributes.
+    Links with an order read its columns too.
     """
     policy = ChildPolicy.of(job, link, neighbours)
     if link.order:
@@ -355,21 +376,20 @@ def _children(engine: Engine, job: Job, link: LinkSection, neighbours: Neighbour
 def _in_order(engine: Engine, job: Job, link: LinkSection, policy: ChildPolicy) -> ChildRows:
     """Return the children of a private parent with their order and the attributes of their other parents.
 
-    The values of the order are part of the key of a row (`words`), so that rows with equal keys differ by them.
-
-    `read` has the words of each key, then the values of the order. `codes` are the cells of the children's own
-    attributes, then those of their other parents.
+    The values of the order are among the words that distinguish rows. The codes of a child are those of its table, then
+    those of its other parents.
     """
     check_orders(engine, job)
     other_links, keys = job.other_parents(link), policy.keys
     columns = [*keys, *((job.ends(other)[0], other.nulls) for other in other_links)]
+    # keys of the policy, keys of the other parents, and the values of the order
     read, codes = _coded(engine, job, link.child, columns, job.order_columns(link))
     (words, *named), values = read[: len(keys)], read[-1]
 
     for other, parent_keys in zip(other_links, read[len(keys) :], strict=False):  # without the order, the last column
         parents = keyed(engine, job, other.parent)
         rows = parents.find(parent_keys)
-        _have_rows(rows[:, None], other)
+        _have_rows(rows[:, None], other)  # raises an error for a child without this parent
         codes = np.column_stack([codes, parents.codes[rows]]).astype(np.int32)
 
     # values of the order as keys of two words; the second is a hash of the first
@@ -393,8 +413,8 @@ def unit_roots(engine: Engine, job: Job, link: LinkSection, neighbours: Neighbou
 def _roots(engine: Engine, job: Job, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return a map from the keys of a table's rows to the keys of the root rows to which they belong.
 
-    The table's column of parent keys maps its keys to those of the table above, whose map to the root is composed with
-    it. Rows without a key or without a parent key are dropped.
+    A table has keys and the keys of the table above it. This map is composed with the map of the table above to the
+    root. Rows without a key or without a parent's key are dropped.
     """
     if name == neighbours.root:
         words = keyed(engine, job, name).words
@@ -437,22 +457,25 @@ def _coded(
 
 def listed_names(domain: Domain) -> tuple[str, ...]:
     """Return the attributes whose cells are known."""
-    return tuple(one for one in domain.names if domain[one].search is None)
+    return tuple(name for name in domain.names if domain[name].search is None)
 
 
 def _pairs(engine: Engine, link: LinkSection, ends: tuple[Columns, Columns]) -> list[Words]:
+    """Return the keys at both ends of every row of a table of pairs; `ends` are their columns."""
     found = engine.map(link_ends, [(part, ends, link.nulls) for part in _parts(link.via or "")], "links")
-    return [np.concatenate(one) for one in zip(*found, strict=True)]
+    return [np.concatenate(of_end) for of_end in zip(*found, strict=True)]
 
 
 def _parts(files: Files, domain: Domain = NO_DOMAIN) -> tuple[Partition, ...]:
     return open_table(files, domain).partitions
 
 
-def _once(at: Integers) -> NDArray[np.bool_]:
-    """Return a mask of the first occurrence of each pair: duplicate pairs are one link."""
-    first = np.zeros(len(at), np.bool_)
-    first[np.unique(at[:, 0] * (at[:, 1].max(initial=0) + 1) + at[:, 1], return_index=True)[1]] = True
+def _once(rows: Integers) -> NDArray[np.bool_]:
+    """Return a mask of the first occurrence of each pair of rows, (links, 2): duplicate pairs are one link."""
+    first = np.zeros(len(rows), np.bool_)
+    numbers = rows[:, 0] * (rows[:, 1].max(initial=0) + 1) + rows[:, 1]  # a distinct number for each pair
+    _, first_places = np.unique(numbers, return_index=True)
+    first[first_places] = True
     return first
 
 
@@ -468,20 +491,20 @@ def _have_rows(rows: Integers, link: LinkSection) -> NDArray[np.bool_]:
     return np.asarray(exist)
 
 
-def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbours: NeighbourRelation,
+def _bounded(rows: Integers, keys: Words, other: Words, link: LinkSection, neighbours: NeighbourRelation,
              degrees: Integers) -> NDArray[np.bool_]:  # fmt: skip
-    """Return a mask of links within the bound; `at` are the rows of both ends, `degrees` those of the parents.
+    """Return a mask of links within the bound; `rows` are those of both ends, `degrees` the links of every parent.
 
     A parent's excess links are dropped; which, depends on its own links alone. They are refused if both sides are
     protected. `keys` identify the parent, `other` the link among those of the parent.
     """
     if not neighbours.replaces:
-        stays = np.ones(len(at), np.bool_)
-        cut = degrees[at[:, 0]] > link.bound  # the links of other parents all stay, so they need no order
+        stays = np.ones(len(rows), np.bool_)
+        cut = degrees[rows[:, 0]] > link.bound  # the links of other parents all stay, so they need no order
         stays[cut] = at_most(keys[cut], other[cut], link.bound)
         return stays
     # both ends are protected: no row may exceed the bound, because a cut would depend on other rows
-    largest = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
+    largest = max(int(np.bincount(rows[:, side]).max(initial=0)) for side in (0, 1)) if len(rows) else 0
     if largest > link.bound:
         raise DataError(
             f"link {link.called}",
@@ -489,7 +512,7 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbo
             f"at most {link.bound} links per row of both tables",
             "raise max_degree, or protect only the parent, whose excess links are then dropped",
         )
-    return np.ones(len(at), np.bool_)
+    return np.ones(len(rows), np.bool_)
 
 
 def check_families(engine: Engine, job: Job, link: LinkSection) -> None:
@@ -513,7 +536,7 @@ def check_families(engine: Engine, job: Job, link: LinkSection) -> None:
 
 def check_orders(engine: Engine, job: Job) -> None:
     """Raise DataError for a column of an order that is missing or has none; reads headers only."""
-    for link in (one for one in job.link if one.order):
+    for link in (link for link in job.link if link.order):
         columns, domain = job.order_columns(link), job.domains[link.child]
         engine.map(check_order, [(part, columns) for part in _parts(job.tables[link.child], domain)], "keys")
 
@@ -521,22 +544,21 @@ def check_orders(engine: Engine, job: Job) -> None:
 def _families(engine: Engine, files: Files, columns: Columns) -> list[set[str]]:
     """Return the type families of every key column over the files."""
     found = engine.map(key_families, [(part, columns) for part in _parts(files)], "keys")
-    return [set(own) for own in zip(*found, strict=True)]
+    return [set(of_column) for of_column in zip(*found, strict=True)]
 
 
 def sizes(job: Job, link: LinkSection, table: str) -> list[int]:
-    """Return the number of values of every counted link of a table's rows."""
-    return [len(buckets(one.bound)) for one in job.counted(link, table)]
+    """Return the number of buckets of degrees in every earlier link that `link` counts for a table's rows."""
+    return [len(buckets(earlier.bound)) for earlier in job.counted(link, table)]
 
 
 def with_counts(job: Job, link: LinkSection, exact: ExactLinks, before: Mapping[str, ExactLinks]) -> ExactLinks:
     """Return the links with the degrees in the links `before` as additional attributes of their rows.
 
-    `before` has the earlier links by name. job.counted(link, table) are the links whose degrees `link` reads for a
-    table.
+    `before` has the earlier links by name; `link` reads the degrees in those of job.counted(link, table) for a table.
     """
     parents, children = (
-        _extended(codes, [_of_rows(words, before[one.called], one.bound) for one in job.counted(link, table)])
+        _extended(codes, [_of_rows(words, before[other.called], other.bound) for other in job.counted(link, table)])
         for table, codes, words in zip((link.parent, link.child), (exact.parents, exact.children), exact.words,
                                        strict=True)
     )  # fmt: skip
@@ -558,14 +580,12 @@ def with_drawn(job: Job, link: LinkSection, table: str, codes: Integers32, drawn
 def _of_rows(words: Words, earlier: ExactLinks, bound: int) -> Integers:
     """Return the degree bucket of rows by their keys; rows that are not counted in the earlier link have degree 0.
 
-    `words` are hashes of the keys. A bucket is a range of degrees up to `bound`; the position −1 of an unknown key is
-    the added last degree, 0.
+    `words` are the keys of the rows. A bucket is a range of degrees up to `bound`.
     """
     keys = earlier.words[0]
-    degrees = np.append(
-        np.bincount(earlier.rows[:, 0], minlength=len(keys)), 0
-    )  # index -1: rows that are not in the earlier link
-    return bucket(degrees[places(keys, words)], bound)
+    degrees = np.bincount(earlier.rows[:, 0], minlength=len(keys))
+    with_unknown = np.append(degrees, 0)  # the last entry is that of an unknown key, whose place is −1
+    return bucket(with_unknown[places(keys, words)], bound)
 
 
 def _extended(codes: Integers32, columns: list[Integers]) -> Integers32:

@@ -36,10 +36,10 @@ SENSITIVITY = "exactly, from bounds of links and of the norms of features: parts
 
 
 def link_facts(piece: LinkBudget) -> Facts:
-    """Return the facts of a link, ready for JSON; the sums of features are planned from released values.
+    """Return the facts of a link with its part of the budget, ready for JSON.
 
-    `piece` is the link with its part of the budget. `moved` is the number of links that a unit changes; `loops` states
-    that marginals are chosen in rounds.
+    The bounds of its sums of features are missing here, because they are planned from released values. A link with
+    `loops` chooses marginals in rounds.
     """
     return {
         "bounds": link_bounds(piece),
@@ -64,12 +64,12 @@ def _bounds(piece: LinkBudget) -> Iterator[tuple[str, Facts]]:
     A bound is a pair (n, c): n counts change by at most c each, so their squared L2 change is at most n c². Weighted
     tables are written as more counts: a count of weight w is w² counts.
 
-    `places` has the thresholds of each degree histogram, and `roles` the number of roles in which a row can
-    be an end of a link. `parents` is the most parents of one unit.
+    `places` has the thresholds of the degree histogram of each side, and `roles` is the number of roles in which a row
+    can be an end of a link.
     """
     relation, bound = piece.neighbours.protects.relation, piece.link.bound
-    parents = piece.neighbours.rows.get(piece.link.parent, 1)
-    child = piece.sizes(piece.link.child)
+    parents = piece.neighbours.rows.get(piece.link.parent, 1)  # most parents of one unit
+    child = piece.sizes(piece.link.child)  # number of cells of each attribute of the child
     attributes = len(child)
 
     if piece.counted:
@@ -111,16 +111,20 @@ def sum_bounds(relation: str, u: Features, v: Features, moved: int) -> Mapping[s
         |x - y|² ≤ 2 (U - g). A replaced link changes the parent's end, the child's end, or both.
     """
     added = u.squared, v.squared, u.squared * v.squared
-    kinds = [added]
+    kinds = [added]  # squared changes of the three sums, by kind
     if relation == REPLACE:
+        # U − g of the parent's end, of the child's, and of their product
         first, second = u.squared - u.least, v.squared - v.least
         both = u.squared * v.squared - u.least * v.least
         kinds += [(2 * first, 0, 2 * v.squared * first), (0, 2 * second, 2 * u.squared * second),
                   (2 * first, 2 * second, 2 * both)]  # fmt: skip
 
     widths = len(u.attributes), len(v.attributes)
-    values = *widths, widths[0] * widths[1]
-    return {name: alternatives([[(kind[at], moved)] for kind in kinds], values[at]) for at, name in enumerate(SUMS)}
+    values = *widths, widths[0] * widths[1]  # of each sum
+    bounds = {}
+    for at, name in enumerate(SUMS):
+        bounds[name] = alternatives([[(kind[at], moved)] for kind in kinds], values[at])
+    return bounds
 
 
 def planned_features(piece: LinkBudget, clips: Sequence[float | None] = (None, None)) -> tuple[Features, Features]:
@@ -216,7 +220,8 @@ def _round_draws(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> dict[str
 def _selections(piece: LinkBudget, loop: published.Rounds, rounds: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
     """Yield the facts of the selection of each round: the draw that chooses which marginals the next draw measures.
 
-    The scale of the exponential mechanism follows from its cost and the sensitivity of a score, both as integers.
+    The scale of the exponential mechanism follows from its cost and the sensitivity of a score, which is an integer in
+    steps of 1/SCALE.
     """
     cost, _ = loop.costs(piece.parts.sums)
     sensitivity = SCALE * published.moved_entries(piece.neighbours.protects.relation) * piece.moved

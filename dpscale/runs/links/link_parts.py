@@ -67,10 +67,10 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 def number_of_parts(job: Job, link: LinkSection, neighbours: NeighbourRelation) -> int:
     """Return the number of parts of a link, from the footers of the files; 1 for links that are not divided.
 
-    Not divided are links that protect both sides, within one table, with counts, whose rows refer to each other, and
-    histories.
+    Not divided are links that protect both sides, within one table, that count links of their rows or whose links are
+    counted, and histories.
     """
-    counting = any(link.called in (one.counts or ()) for one in job.link)
+    counting = any(link.called in (other.counts or ()) for other in job.link)
     if neighbours.replaces or link.parent == link.child or link.counts or counting or link.order:
         return 1
     child = link.via or job.tables[link.child]
@@ -80,6 +80,7 @@ def number_of_parts(job: Job, link: LinkSection, neighbours: NeighbourRelation) 
 
 
 def _most_rows(table: Table) -> int:
+    """Return the largest number of rows of a table, from one partition of each file."""
     return sum(one.row_bound() for one in {part.path: part for part in table.partitions}.values())
 
 
@@ -164,14 +165,14 @@ class StoredPart:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of links, and of the rows of both tables in the part."""
-        return tuple(0 if own is None else own[1][0] for own in self.arrays)
+        return tuple(0 if array is None else array[1][0] for array in self.arrays)
 
     def __repr__(self) -> str:
         return "StoredPart(hidden)"
 
 
 def _append(file: Sealed, array: NDArray[Any]) -> tuple[int, tuple[int, int], str]:
-    """Store an array in the narrowest type."""
+    """Store an array in the narrowest type, and return its place, shape and type."""
     narrow = array.astype(np.min_scalar_type(int(array.max(initial=0))))
     return file.append(narrow), (narrow.shape[0], narrow.shape[1]), narrow.dtype.str
 
@@ -238,7 +239,7 @@ class PartedLinks:
     def table_sums(self, side: int, features: Features) -> Integers:
         """Return Σ φ over all rows of one side (0: parents, 1: children), with the features φ of a row in steps.
 
-        `whole[side]` has the cells of a table that is not divided into parts, or None. A step is the unit of φ.
+        `whole[side]` has the cells of a table that is not divided into parts, or None.
         """
         whole = self.whole[side]
         if whole is not None:  # the table is not divided into parts
@@ -266,8 +267,7 @@ class PartedLinks:
     def _sum(self, statistic: str, *arguments: Any, arrays: int = 1) -> list[Integers]:
         """Return the sum over the parts of a statistic of `ExactLinks`, given its name; it is `arrays` arrays.
 
-        `sent` are further arguments, equal for all parts. `_same` returns its argument, so that the values of handles
-        come to this process.
+        Each part is summed in a task, with the codes of tables that are not divided (`sent`).
         """
         sums = self.engine.reduce(
             partial(_part_statistic, statistic, arguments), [(part, *self.sent) for part in self.parts], arrays, "links"
@@ -294,9 +294,9 @@ def _same(value: Integers) -> Integers:
 
 def read_parts(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation, parts: int
                ) -> PartedLinks:  # fmt: skip
-    """Return all links that count, in parts.
+    """Return all links that count, in parts. Raises DataError for refused keys.
 
-    Raises DataError for refused keys.
+    Each source deals its rows to parts; the pieces of all sources for one part are exchanged to a task.
     """
     check_families(engine, job, link)
     policy = ChildPolicy.of(job, link, neighbours) if link.via is None else None
@@ -342,18 +342,18 @@ class _Reader:
     def sources(self) -> list[Any]:
         """Return handles of rows by part, of whole tables, and of keys of units.
 
-        The tables of `_table` are divided by a key, those of `_whole` are sent whole, and `_map` sends a map of keys to
-        units.
+        The tables of `_table` and `_deal` are divided by a key: parents by theirs, children by that of their parent, or
+        of their unit under a public parent. Those of `_whole` are sent whole, and `_map` sends a map of keys to units.
         """
         link, job, neighbours, policy = self.plan.link, self.job, self.plan.neighbours, self.plan.policy
-        public = policy is not None and link.parent not in neighbours.rows
+        public = policy is not None and link.parent not in neighbours.rows  # the parents, which then are not divided
         if public:
             found = self._whole(link.parent, 0)
         else:
             section = job.tables[link.parent]
             found = self._table(link.parent, PARENTS, ((job.key(link.parent), section.nulls),), 0)
         if policy is None:
-            first, second = job.ends(link)
+            first, second = job.ends(link)  # columns of the table of pairs
             keys = (first, link.nulls), (second, link.nulls)
             pairs = KeyDealing(role=PAIRS, domain=NO_DOMAIN, names=(), keys=keys, by=0, parts=self.parts)
             found += [*self._deal(pairs, open_table(link.via or "")), *self._whole(link.child, 1)]
@@ -398,6 +398,7 @@ class _Reader:
         return handles
 
     def _whole(self, name: str, side: int) -> list[Any]:
+        """Return a handle of the rows of a table that is not divided, and keep their codes in `whole`."""
         rows = keyed(self.engine, self.job, name)
         self.whole = (rows.codes, self.whole[1]) if side == 0 else (self.whole[0], rows.codes)
         return [self.engine.broadcast(rows, "keys")]
@@ -423,11 +424,8 @@ def _piece(source: KeyShard | DividedMap | KeyedRows, part: int) -> KeyedPart | 
 def _build_part(plan: PartPlan, pieces: Sequence[KeyedPart | KeyedRows | UnitMap]) -> StoredPart:
     """Select the links of a part and store them.
 
-    `pieces` are what all tasks dealt to the part: rows of divided tables by their role, at most one table that is not
+    `pieces` are what all sources dealt to the part: rows of divided tables by their role, at most one table that is not
     divided (`whole`), and at most one map of keys to units.
-
-    `below` states whether the parent's rows belong to units themselves; then the map of units applies to the links,
-    else to the children. Pairs of `written` state which ends are divided into parts.
     """
     dealt: dict[str, list[KeyedPart]] = {PARENTS: [], CHILDREN: [], PAIRS: []}
     for piece in pieces:
@@ -448,10 +446,11 @@ def _build_part(plan: PartPlan, pieces: Sequence[KeyedPart | KeyedRows | UnitMap
         assert whole is not None
         pairs = KeyedPart.joined(dealt[PAIRS])
         links = select_links(plan.link, plan.neighbours, parents, whole, pairs.words, units)
-        return StoredPart.written(links, (True, False), plan.use)
+        return StoredPart.written(links, (True, False), plan.use)  # the parents are divided, the children are not
 
     rows = KeyedPart.joined(dealt[CHILDREN])
-    below = plan.link.parent in plan.neighbours.above
-    children = plan.policy.select(rows.words, rows.codes.astype(np.int32), None if below else units)
-    links = select_links(plan.link, plan.neighbours, parents, children, (), units if below else None)
+    # the map is of the parents if they belong to units of a table above, otherwise of the children
+    is_below = plan.link.parent in plan.neighbours.above
+    children = plan.policy.select(rows.words, rows.codes.astype(np.int32), None if is_below else units)
+    links = select_links(plan.link, plan.neighbours, parents, children, (), units if is_below else None)
     return StoredPart.written(links, (bool(dealt[PARENTS]), True), plan.use)

@@ -1,5 +1,9 @@
 """Sampling of links between synthetic or public rows: post-processing, free and repeatable.
 
+A profile is a distinct row of a table. A side of a link (u: the parents, v: the children) has its `profiles` with the
+numbers of their rows in `counts`, and in `of` the profile of each row. A *known* link has exactly one parent for each
+child.
+
 *Blocks of many links.*
 They are drawn as tasks: the parents of consecutive children, from a part of the parents each. The distribution of links
 over pairs of profiles is fitted once. A block has a random part of the parents and as many of the children, in the
@@ -82,16 +86,16 @@ BLOCK_ROWS = 1 << 20  # children of a block
 def synthetic_codes(run: TablePart) -> NDArray[np.int32]:
     """Return the synthetic rows of a table as cells, (rows, attributes), sampled again identically to its files."""
     index = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
-    way = read_sampler(model_folder(run), index["method"])
-    rows = np.concatenate([drawn_rows(run, way, part) for part in split_rows(index["rows"], index["parts"])])
-    return rows[:, [way.names.index(name) for name in run.domain.names]]
+    sampler = read_sampler(model_folder(run), index["method"])
+    rows = np.concatenate([drawn_rows(run, sampler, part) for part in split_rows(index["rows"], index["parts"])])
+    return rows[:, [sampler.names.index(name) for name in run.domain.names]]
 
 
 def sample_links(run: LinkedTables, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
     """Return sampled links as rows of the parent and of the child, shape (links, 2).
 
-    A side has its distinct `profiles` and, in `of`, the profile of each row; u is the parent and v the child. `having`
-    are the children that have a link, and `chances[i, j]` is the probability of a link between profiles i and j.
+    `having` are the children that have a link, and `measured.chances[i, j]` is the probability of a link between
+    profiles i and j.
     """
     (u, v), stream = sides, PublicStream(run.manifest["release"], f"who has links {link.called}")
     having = np.arange(v.rows)
@@ -138,13 +142,11 @@ class Drawing:
     def bounds(self) -> tuple[int | None, int | None]:
         """Largest number of links of a row on either side; None without a bound.
 
-        `known` states that each child has a parent, so the bound of a child is 1. Otherwise children are bounded only
-        if neighbours replace rows.
+        A child of a known link has one. Other children are bounded only if neighbours replace rows.
         """
         if self.known:
-            return (
-                self.link.bound if self.link.kind == "one-to-one" or piece_of(self.run, self.link).bounded else None
-            ), 1
+            is_bounded = self.link.kind == "one-to-one" or piece_of(self.run, self.link).bounded
+            return self.link.bound if is_bounded else None, 1
         return self.link.bound, self.link.bound if self.run.neighbours.replaces else None
 
     def rows(self) -> Integers:
@@ -170,10 +172,10 @@ class Drawing:
     def _exchanged(self, links: Integers, expected: Floats | None, stream: PublicStream) -> Integers:
         """Return the links with children exchanged until sibling sums, or tables of histories, are near the targets.
 
-        MOST_WORDS limits the memory of associations between both sides. `expected` are expected sums of siblings,
-        children of the same parent.
+        `expected` are the expected numbers of links by pairs of profiles; None if they are known by groups only.
         """
         if self.measured.history is not None and len(links):
+            # the associations between both sides are kept if their tables fit the memory
             associate = cross_words(*self.sides) <= MOST_WORDS
             return order_children(links, self.sides, self.measured.history, stream, associate)
         return with_siblings(links, self.sides, expected, sibling_target(self.measured), stream)
@@ -181,8 +183,8 @@ class Drawing:
     def _by_groups(self, sums: Sums, stream: PublicStream) -> Integers:
         """Return sampled links, shape (links, 2), whose numbers are drawn by pairs of groups of profiles.
 
-        u and v are groups of similar profiles of parents and children, and `caps` the numbers of their pairs. Expected
-        links are rounded at random within the bounds, then assigned to rows.
+        Here u and v are groups of similar profiles of parents and children. Expected numbers of links are rounded at
+        random within the bounds and the numbers of pairs of rows (`caps`), then assigned to rows.
         """
         assert self.measured.shares is not None
         grouped = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, stream)
@@ -201,10 +203,7 @@ class Drawing:
     def _whole(self, stream: PublicStream) -> tuple[Floats, Floats]:
         """Return integer numbers of links by profiles, shape (profiles of parents, of children), and expected ones.
 
-        A profile is a distinct row of a table. A known link has exactly one parent for each child.
-
-        `bounds` are the largest degrees of parents and children. A link by table of pairs has at most one pair for each
-        two rows.
+        They respect the bounds of both sides; a link by a table of pairs links two rows at most once.
         """
         u, v = self.sides
         if self.measured.chances is not None:
@@ -223,7 +222,8 @@ class Drawing:
         """Return the degrees (numbers of links) of a side's rows by profile.
 
         `place` is 0 for parents and 1 for children, and `totals` are the numbers of links of the side's profiles. With
-        a bound and noisy numbers of rows by degree, degrees follow the distribution of these.
+        a bound and noisy numbers of rows by degree, degrees follow the distribution of these (`law`); otherwise see
+        `_ends`.
         """
         side = self.sides[place]
         noisy = self.measured.by_degree.get(SIDES[place])
@@ -310,7 +310,7 @@ class TableProfiles:
         The files have the number of each row's profile; `kinds` is sorted, so that its place is found by bisection.
         """
         found = np.empty(last - first, np.int32)
-        for file, begun, end in zip(self.files, (0, *self.ends), self.ends, strict=False):
+        for file, begun, end in zip(self.files, (0, *self.ends), self.ends, strict=False):  # a file has rows from begun
             if begun < last and first < end:
                 numbers = read_array(file)[max(first - begun, 0) : last - begun]
                 start = max(begun - first, 0)
@@ -321,10 +321,9 @@ class TableProfiles:
 def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProfiles:
     """Return the profiles (distinct rows) of a table with their numbers of rows.
 
-    The rows of each part of a synthetic table are drawn in a task, which writes their profiles into a file.
-
-    The number of a profile is the position of its cells in row-major order. `tag` names files by everything on which
-    the rows depend.
+    The rows of each part of a synthetic table are drawn in a task, which writes their profiles into a file; its name
+    has a tag of everything on which the rows depend. The number of a profile is the position of its cells in row-major
+    order.
     """
     domain = run.closed_job.domains[name]
     sizes = tuple(int(domain[attribute].size) for attribute in domain.names)
@@ -446,7 +445,7 @@ class ParentFiles:
     def of(self, first: int, last: int) -> Integers:
         """Return the row of the parent of each child from `first` up to but excluding `last`; −1 for none.
 
-        `ends` are the numbers of rows up to the end of each file, so a file has the rows from the previous end.
+        A file has the children from the end of the previous one.
         """
         found = [np.empty(0, np.int64)]
         for file, begun, end in zip(self.files, (0, *self.ends), self.ends, strict=False):
@@ -474,11 +473,8 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
     """Return the model and the division of a link whose links are drawn in blocks of children.
 
     A block has a range of children, and of the links the same fraction as of the children. Its parents are a random
-    part of all parents, so that blocks can be drawn independently within the parents' bound.
-
-    `u` and `v` are the parents and the children by profile. `expected` has the number of links of each pair of
-    profiles, or of groups of profiles if there are many; `law` is the distribution of the degrees of parents with a
-    bound.
+    part of all parents, so that blocks can be drawn independently within the parents' bound. The model has the expected
+    number of links of each pair of profiles, or of groups of profiles if there are many.
     """
     u, v = profiles[0].side, profiles[1].side
     drawing = Drawing(run=run, link=link, sides=(u, v), measured=measured)
@@ -501,8 +497,7 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
         law = (poisson_degrees(links, u.rows, bound) if noisy is None
                else distribution(noisy, u.rows, measured.sigma, links))  # fmt: skip
 
-    # rounded up
-    blocks = -(-v.rows // BLOCK_ROWS)
+    blocks = -(-v.rows // BLOCK_ROWS)  # rounded up
     model = ChildModel(
         sides=(u, v),
         expected=expected,
@@ -532,26 +527,24 @@ def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles,
 
 
 def _divide_parents(blocks: LinkBlocks, rows: int) -> None:
-    """Store a random part of the parents for every block; all parents are in each block if they have no bound.
+    """Store a random part of the parents for every block, unless they have no bound: all are in each block then.
 
-    `kinds` has the profile of each row. A file has the rows of the block's parents and their profiles.
+    A file has the rows of the block's parents and their profiles; `rows` is the number of all parents.
     """
     if blocks.model.bound is None:
         return
     order = PublicStream(blocks.release, f"parents of blocks of links {blocks.link.called}").permutation(rows)
-    kinds, count = blocks.profiles[0].of(0, rows), len(blocks.numbers)
+    profile_of, count = blocks.profiles[0].of(0, rows), len(blocks.numbers)
     for block in range(count):
         members = np.sort(order[block * rows // count : (block + 1) * rows // count])
-        write_array(blocks.parents_file(block), np.stack([members, kinds[members]]))
+        write_array(blocks.parents_file(block), np.stack([members, profile_of[members]]))
 
 
 def draw_block(blocks: LinkBlocks, block: int) -> None:
     """Draw the links of a block and store the parent of each child.
 
-    A child without a link has the parent -1. The row numbers in `pairs` are those inside the block.
-
-    `first` and `last` are the ends of the block's children. With a bound a block has its own parents, stored before;
-    without one, all parents.
+    A child without a link has the parent -1. With a bound a block has its own parents, stored before; without one, all
+    parents. The row numbers in `pairs` are those inside the block.
     """
     first, last = blocks.ends[block : block + 2]
     child_profiles = blocks.profiles[1].of(first, last)

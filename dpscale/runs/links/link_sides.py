@@ -53,7 +53,11 @@ class LinkSides:
     ----------
     run : LinkedTables
     drawn : dict of str to ndarray
-        Links whose numbers or parents are attributes in a later link.
+        Links whose numbers or parents are attributes in a later link, the *context* of that link.
+    codes : dict of str to ndarray
+        Cells of the rows of each table, once they are read.
+    profiles : dict of str to TableProfiles
+        Distinct rows of each table, once they are counted.
     """
 
     run: LinkedTables
@@ -71,10 +75,8 @@ class LinkSides:
     def in_blocks(self, link: LinkSection) -> bool:
         """Return whether the links are drawn in blocks of children.
 
-        They are for many children of few possible kinds, unless a draw depends on other links or on an order.
-
-        `ruled` links have rules across tables, and a context is a link whose parents are attributes of another link.
-        Rows are numbered by their cells.
+        They are for many children, unless a draw depends on other links, on an order or on rules across tables. The
+        number of possible rows is limited, because a row is stored as the number of its cells.
         """
         ruled = link.called in self.run.closed_job.linked_rules
         independent = not (link.counts or link.order or ruled or self._is_context(link)) and link.parent != link.child
@@ -88,10 +90,7 @@ class LinkSides:
         return _rows(self.run, link.child) > BLOCK_ROWS and max(cells) < MOST_CELLS
 
     def _profiles(self, link: LinkSection, each: ParallelMap) -> tuple[TableProfiles, TableProfiles]:
-        """Return the distinct synthetic rows (profiles) of both tables and their numbers; counted once for a table.
-
-        `profiles` stores the result of a table, which several links may have in common.
-        """
+        """Return the distinct rows (profiles) of both tables and their numbers; counted once for a table."""
         for name in (link.parent, link.child):
             if name not in self.profiles:
                 self.profiles[name] = count_profiles(self.run, name, each)
@@ -111,7 +110,7 @@ class LinkSides:
         return Side.made(with_drawn(job, link, table, codes, self.drawn), sizes_of_axes + sizes(job, link, table))
 
     def _parents(self, link: LinkSection) -> Integers:
-        """Return the parent of every child in a drawn link of every child."""
+        """Return the parent of every child, in the order of the children, in a drawn link that has all children."""
         pairs = self.drawn[link.called]
         return pairs[np.argsort(pairs[:, 1]), 0]
 
@@ -155,12 +154,12 @@ class LinkSides:
 
     def _is_context(self, link: LinkSection) -> bool:
         """Return whether a later link has the numbers or the parents of these links as attributes."""
-        return any(link.called in (*(one.counts or ()), *(one.parents or ())) for one in self.run.job.link)
+        return any(link.called in (*(later.counts or ()), *(later.parents or ())) for later in self.run.job.link)
 
     def _rule(self, link: LinkSection, pairs: Integers | None) -> Integers:
         """Return links that satisfy the rules across tables; those of a context are remembered.
 
-        `bounded` states whether a parent has at most link.bound links. A context is a link that a later one reads.
+        Without links that were drawn (None) the result is empty.
         """
         if pairs is None:
             return np.empty((0, 2), np.int64)
@@ -233,8 +232,6 @@ class RuledRows:
     def apply(self, link: LinkSection, pairs: Integers, bound: int | None, release: str) -> Integers:
         """Return the links, shape (m, 2), changed so that all satisfy the rules.
 
-        `unsolved` are the links for which no exchange of parents satisfies the rules.
-
         Parameters
         ----------
         link : LinkSection
@@ -250,7 +247,7 @@ class RuledRows:
         stream = PublicStream(release, f"rules of {link.called}")
         self._prepare(link.child, pairs[:, 1], stream)
 
-        # exchange parents first; where that does not help, change cells of the child
+        # exchange parents first; in the links where that does not help (`unsolved`), change cells of the child
         repaired, unsolved = repair_links(pairs, self._possible(link, rules, bound), stream)
         for place in unsolved.tolist():
             parent, child = repaired[place]
@@ -264,15 +261,14 @@ class RuledRows:
     def _prepare(self, table: str, children: Integers, stream: PublicStream) -> None:
         """Change the cells of children that no parent fits in some link with rules.
 
-        `parents` has the links whose parents are fixed already. `possible` has a row for each kind of parent and a
-        column for each kind of child.
+        Links whose parents are fixed already (`parents`) are left out.
         """
         for link in self.job.link:
             rules = self.job.linked_rules.get(link.called, ())
             if link.child != table or not rules or link.called in self.parents:
                 continue
             links = self._possible(link, list(rules), None)
-            fits = np.asarray(links.possible.any(axis=0))
+            fits = np.asarray(links.possible.any(axis=0))  # for each class of children: whether some parent fits
             for child in children[~fits[links.children[children]]].tolist():
                 self._change(link, child, None, stream)
 
@@ -283,8 +279,8 @@ class RuledRows:
         """
         if not link.order:
             return pairs
-        dates = self._cells(link.child, link.order[0])[pairs[:, 1]]
-        return pairs[np.lexsort((np.arange(len(pairs)), dates, pairs[:, 0]))]
+        order_cells = self._cells(link.child, link.order[0])[pairs[:, 1]]
+        return pairs[np.lexsort((np.arange(len(pairs)), order_cells, pairs[:, 0]))]
 
     def _cells(self, table: str, attribute: str) -> Integers32:
         """Return the cells of an attribute with the changes so far, shape (rows,).
@@ -336,11 +332,10 @@ class RuledRows:
                         f" {link.parent}", "rules that allow some value", "state fewer rules")  # fmt: skip
 
     def _follow(self, changing: _ChangingRow, stream: PublicStream) -> bool:
-        """Change one cell of a child after the other until all rules hold; return whether they do.
+        """Change one cell of a child after the other until all rules are satisfied; return whether they are.
 
-        Each attribute changes at most once, and only one whose column no other attribute shares.
-
-        The last attribute of the first broken rule is tried first.
+        Each attribute changes at most once, and only one whose column no other attribute shares. The last attribute of
+        the first broken rule is tried first.
         """
         domain, changed = self.job.domains[changing.link.child], set[str]()
         alone = {name for name in domain.names if not domain.is_shared(domain[name].column)}
@@ -373,7 +368,7 @@ class RuledRows:
     def _set_allowed(self, changing: _ChangingRow, name: str, changed: set[str] | None, stream: PublicStream) -> bool:
         """Change a cell of a child to a possible one, by the frequency of cells; return whether there is one.
 
-        Rules over other attributes than those that are `changed` are left out, unless it is None.
+        Only rules whose attributes of the child are all `changed` are applied; all rules if it is None.
         """
         table = changing.link.child
         allowed = self._allowed(changing, name, changed)
@@ -387,13 +382,12 @@ class RuledRows:
     def _allowed(self, changing: _ChangingRow, name: str, changed: set[str] | None) -> Flags:
         """Return a mask of the cells of a child's attribute that satisfy the rules, also those with its parents.
 
-        Rules over other attributes than those that are `changed` are left out, unless it is None.
-
-        `cells` has one row for each cell of the attribute, equal in all other attributes.
+        Only rules whose attributes of the child are all `changed` are applied; all rules if it is None.
         """
         table = changing.link.child
         domain = self.job.domains[table]
         size = domain[name].size
+        # a possible row for each cell of the attribute, equal in all other attributes
         cells = {other: np.full(size, self._cells(table, other)[changing.child]) for other in domain.names}
         cells[name] = np.arange(size)
         allowed = np.ones(size, np.bool_)
@@ -415,13 +409,13 @@ class RuledRows:
         """Return the parent of a row that changes in a link; None if it has none yet."""
         return changing.parent if link.called == changing.link.called else self._parent(link, changing.child)
 
-    def _fits(self, link: LinkSection, rules: list[LinkedRule], own: Mapping[str, Integers], parent: int | None
+    def _fits(self, link: LinkSection, rules: list[LinkedRule], children: Mapping[str, Integers], parent: int | None
               ) -> Flags:  # fmt: skip
         """Return which rows of a child fit its parent in a link, or some parent if it is None.
 
         Parameters
         ----------
-        own : mapping of str to ndarray
+        children : mapping of str to ndarray
             Cells of the possible rows of the child by attribute, all of one length.
         parent : int or None
             Row of the parent.
@@ -429,8 +423,9 @@ class RuledRows:
         names = list(dict.fromkeys(name for rule in rules for name in rule.parent))
         cells = np.stack([self._cells(link.parent, name) for name in names], axis=1)
         parent_cells = cells[parent : parent + 1] if parent is not None else self._kinds((link.called, *names), cells)
-        rows = len(next(iter(own.values())))
-        columns = {f"{link.child}.{name}": np.tile(values, len(parent_cells)) for name, values in own.items()}
+        rows = len(next(iter(children.values())))
+        # all pairs of a parent and a possible row, parents by rows
+        columns = {f"{link.child}.{name}": np.tile(values, len(parent_cells)) for name, values in children.items()}
         columns |= {f"{link.parent}.{name}": np.repeat(parent_cells[:, i], rows) for i, name in enumerate(names)}
         return np.asarray((~_broken(rules, columns.__getitem__)).reshape(len(parent_cells), rows).any(axis=0))
 
@@ -463,5 +458,5 @@ class RuledRows:
 
 
 def _broken(rules: list[LinkedRule], column: Callable[[str], Integers]) -> Flags:
-    """Return which of the rows with these cells violate a rule."""
-    return np.asarray(np.any([one.rule.broken(column) for one in rules], axis=0))
+    """Return which rows violate a rule; column(TABLE.ATTRIBUTE) returns their cells."""
+    return np.asarray(np.any([linked.rule.broken(column) for linked in rules], axis=0))

@@ -3,7 +3,8 @@
 Cells of linked rows satisfy the rules (`rules`), but values inside them are drawn for each table alone. Tables are
 visited from parents to children. A parent's value is drawn again between the ends that the cells of its children leave;
 then a child's values are fitted to its own rules and to the values of its parents (`synthesis.rule_values`). Where a
-child's cell has no such value, the value leaves its cell, as little as possible.
+child's cell has no such value, the value leaves its cell, as little as possible. Rules across tables name attributes
+TABLE.ATTRIBUTE, and so do the functions here.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ class LinkedValues:
         links = self.links
         for link in links:
             if link.parent in self.run.tables:
-                self._narrow(link.parent, [one for one in links if one.parent == link.parent])
+                self._narrow(link.parent, [other for other in links if other.parent == link.parent])
         for name in dict.fromkeys([*(link.child for link in links), *changed]):
-            rules, rows = self._of_child(name, [one for one in links if one.child == name])
+            rules, rows = self._of_child(name, [link for link in links if link.child == name])
             self._change(name, rules, rows)
         for name in self._tables:
             self._write(name)
@@ -95,7 +96,7 @@ class LinkedValues:
         """
         # rules read tables from this cache, so the given table is in it for the time of the call
         before, self._tables[name] = self._table(name), table
-        rules, rows = self._of_child(name, [one for one in self.links if one.child == name], order)
+        rules, rows = self._of_child(name, [link for link in self.links if link.child == name], order)
         flags = rules.broken(rows, self._values(rules, rows))
         self._tables[name] = before
         return flags
@@ -103,18 +104,18 @@ class LinkedValues:
     def may_not_exchange(self, name: str, table: pa.Table, order: Integers) -> Flags:
         """Return the rows whose dates must stay, given a table in which the dates of each parent's rows are exchanged.
 
-        `table` has the rows after the exchange, in the order `order`. These are the rows that break a rule with their
-        parents. If a rule compares the table with its children, they are all rows.
+        They are the rows that break a rule with their parents, or all rows if a rule compares the table with its
+        children. `order` has the numbers that the rows of `table` had before.
         """
         if any(link.parent == name for link in self.links):  # values of children were fitted to these dates
             return np.ones(table.num_rows, np.bool_)
         return self.broken(name, table, order)
 
     def count_broken(self, ordered: Mapping[str, tuple[pa.Table, Integers] | None]) -> dict[str, int]:
-        """Return the number of rows of each child's table that break a rule; `ordered` has tables in another order.
+        """Return the number of rows of each child's table that break a rule.
 
-        `ordered` maps a table's name to its rows in another order and the positions of these in the original order, or
-        to None.
+        `ordered` maps a table's name to its rows in another order and the numbers that they had before, or to None for
+        a table whose order stays.
         """
         found = {}
         for name in dict.fromkeys(link.child for link in self.links):
@@ -125,7 +126,7 @@ class LinkedValues:
 
     def _rules(self, link: LinkSection) -> list[ValueRule]:
         """Return the rules of a link that compare values, for the ranges of values that rows have."""
-        rules = [one.rule for one in self.run.closed_job.linked_rules.get(link.called, ())]
+        rules = [linked.rule for linked in self.run.closed_job.linked_rules.get(link.called, ())]
         rules_of_values = [rule for rule in rules if isinstance(rule, ValueRule)]
         for table in (link.parent, link.child):
             if (part := self.run.tables.get(table)) is not None:
@@ -133,10 +134,9 @@ class LinkedValues:
         return rules_of_values
 
     def _own_rules(self, name: str) -> list[ValueRule]:
-        """Return the value rules of a table, under the names of rules across tables.
+        """Return the value rules of a table alone, with its attributes named TABLE.ATTRIBUTE.
 
-        Rules across tables name attributes TABLE.ATTRIBUTE. Only rules whose attributes are all columns of the rows are
-        returned.
+        Only rules whose attributes are all columns of the rows are returned.
         """
         part = self.run.tables[name]
         known = set(self._table(name).column_names)
@@ -166,10 +166,10 @@ class LinkedValues:
         return declared, rows.column(column).combine_chunks()
 
     def _cells(self, name: str) -> tuple[NDArray[np.integer], Flags]:
-        """Return the cells of an attribute, and the rows whose value is unknown though no cell tells it.
+        """Return the cells of an attribute by row, and the rows whose value is unknown without a cell that states it.
 
-        A number has no cells, so its cells are 0. Unknown values are in the cell of nulls or outside values, if the
-        attribute has either.
+        A number has no cells, so its cells are 0. Unknown values are in the cell of nulls or of outside values, if the
+        attribute has either, otherwise in cell 0 and marked.
         """
         attribute, column = self._column(name)
         if isinstance(attribute, Number):
@@ -179,9 +179,9 @@ class LinkedValues:
         plain = replace(attribute, nulls="category", outside="category", unparsable="category")
         cells = encode(plain, column).astype(np.int64)
         unknown = null | (cells >= attribute.listed)
-        place = attribute.null_cell if attribute.null_cell >= 0 else attribute.outside_cell
-        cells = np.where(unknown, max(place, 0), cells)
-        return cells, unknown & (place < 0)
+        cell_of_unknown = attribute.null_cell if attribute.null_cell >= 0 else attribute.outside_cell  # −1 if neither
+        cells = np.where(unknown, max(cell_of_unknown, 0), cells)
+        return cells, unknown & (cell_of_unknown < 0)
 
     def _numbers(self, name: str) -> Floats:
         """Return the values of a column as numbers, dates as days since 1970; nan where there is none."""
@@ -195,18 +195,16 @@ class LinkedValues:
     def _narrow(self, name: str, links: Sequence[LinkSection]) -> None:
         """Draw the values of parents again between the ends that the cells of their children leave.
 
-        A value is drawn only if it is outside these ends; then the parents' own rules are fitted.
-
-        `least` and `most` are the ends of each parent's value that all its children permit. Where no value of the
-        lattice lies between them, the value stays.
+        A value is drawn only if it is outside these ends; then the rules of the parents' table are fitted. Where no
+        value of the lattice lies between the ends, the value stays.
         """
-        bounds = dict[str, tuple[Floats, Floats]]()
+        bounds = dict[str, tuple[Floats, Floats]]()  # by attribute, the ends that all children of each parent permit
         for link in links:
             parents, children = np.asarray(self.pairs[link.called]).T
             rules = RuleValues(self._rules(link))
             cells, nulls = self._linked_cells(rules, link, parents, children)
-            low, high = rules.narrowed(RowCells(cells, nulls, len(parents)))
-            for attribute in (one for one in rules.names if one.startswith(f"{name}.")):
+            low, high = rules.narrowed(RowCells(cells, nulls, len(parents)))  # ends of each link
+            for attribute in (attribute for attribute in rules.names if attribute.startswith(f"{name}.")):
                 least, most = bounds.setdefault(attribute, self._own_ends(attribute))
                 np.maximum.at(least, parents, low[attribute])
                 np.minimum.at(most, parents, high[attribute])
@@ -247,7 +245,7 @@ class LinkedValues:
         return cells, nulls
 
     def _rows(self, rules: RuleValues, name: str, bounds: Mapping[str, tuple[Floats, Floats]]) -> RowCells:
-        """Return the rows of a table for its own rules; `bounds` are narrower ends of values by TABLE.ATTRIBUTE."""
+        """Return the cells of a table's rows for its rules; `bounds` are narrower ends of values by attribute."""
         cells, nulls = {}, {}
         for attribute in dict.fromkeys(name for rule in rules.rules for name in rule.clause.names):
             cells[attribute], nulls[attribute] = self._cells(attribute)
@@ -258,9 +256,8 @@ class LinkedValues:
         """Return the rules of a child's table with its parents, and its rows with the values of their parents.
 
         The attributes of the parent in a link are named LINK:TABLE.ATTRIBUTE. Their values, and exact numbers of the
-        child, are fixed: both ends of their range are the value. `order` has the rows in the order of the table.
-
-        An unknown value, or a row without a parent, is null; comparisons with nulls are not broken.
+        child, are fixed: both ends of their range are the value. An unknown value, or a row without a parent, is null;
+        comparisons with nulls are not broken. `order` has the former numbers of the table's rows; None if they stay.
         """
         rules, own_rules = self._own_rules(name), RuleValues(self._own_rules(name))
         rows = self._rows(own_rules, name, {})
@@ -294,10 +291,7 @@ class LinkedValues:
                 for name in rules.names}  # fmt: skip
 
     def _change(self, name: str, rules: RuleValues, rows: RowCells) -> None:
-        """Fit the values of a table's own attributes to rules, and replace them; exact numbers stay as they are.
-
-        `free` are the attributes of the table in the rules without exact numbers; `wider` has their whole ranges.
-        """
+        """Fit the values of a table's attributes to rules, and replace them; exact numbers and other tables stay."""
         if not rules.rules:
             return
         before = self._values(rules, rows)
@@ -331,6 +325,7 @@ class LinkedValues:
             new_column = pa.array(filled.astype(np.int64), mask=null)
         else:
             new_column = pa.array(filled, mask=null)
+        # synthetic rows have the column by the name of the attribute, public ones by that of its source
         table, _, attribute_name = name.partition(".")
         rows = self._table(table)
         place = rows.column_names.index(attribute_name if attribute_name in rows.column_names else attribute.column)

@@ -5,7 +5,8 @@ noise is added. The split of the budget between the sums is planned from public 
 rows of the tables and the noisy number of links.
 
 *Draws of a link.*
-Each is a decision of the link's part and has a name. It is drawn once and stored.
+Each is a decision of the link's part and has a name. It is drawn once and stored. SUMS are the sums of the features of
+parents (u), of children (v) and of their products over all links; the budget of each is planned from released values.
 
 *Published loop.*
 Every selection is stored and recorded on the ledger before its noise is drawn. A selection uses exact counts: integer
@@ -193,7 +194,7 @@ class MeasuredLinks:
 def measure_link(
     run: LinkedTables, link: LinkSection, sides: tuple[Side, Side], exact: LinkStatistics | None, draws: LinkDraws
 ) -> MeasuredLinks:
-    """Measure everything that is not stored yet; `exact` may be None if all measurements are stored."""
+    """Return all measurements of a link; what is not stored is drawn. `exact` may be None if everything is stored."""
     return LinkMeasurement(run=run, piece=piece_of(run, link), sides=sides, exact=exact, draws=draws).all()
 
 
@@ -242,7 +243,7 @@ class LinkMeasurement:
     def all(self) -> MeasuredLinks:
         """Return all measurements of the link; what is not stored is drawn.
 
-        A link that is not modelled has no sums, and its children are linked with random parents.
+        A link that is not modelled has no sums: its shares are 0 and its children are linked with random parents.
         """
         links = self._links()
         if self.piece.loops:
@@ -337,15 +338,15 @@ class LinkMeasurement:
     def shares(self, links: float) -> Shares:
         """Return the planned shares, stored before any sum is sampled: another machine's solver may differ.
 
-        `clips` are the limits of features on both sides, and `precisions` are those of the noise of the three sums, 0
-        if a sum is not measured.
+        They have the limit of the norm of features of each side (`clips`), and the precision, 1 / variance, of each of
+        the three sums: 0 if a sum is not measured.
         """
         path = self.draws.folder / "shares.json"
         if not present(path):
             question = self.piece.question(self.sides, links)
-            made = self._plan(question)
-            content = {"clips": [made.u.clip, made.v.clip], "precisions": made.precisions, "expected": made.expected,
-                       "random": random_error(question)}  # fmt: skip
+            planned = self._plan(question)
+            content = {"clips": [planned.u.clip, planned.v.clip], "precisions": planned.precisions,
+                       "expected": planned.expected, "random": random_error(question)}  # fmt: skip
             with writing(path) as file:
                 file.write(json.dumps(content).encode())
         stored = json.loads(read_bytes(path))
@@ -361,10 +362,10 @@ class LinkMeasurement:
     def _links(self) -> float:
         """Return the number of links: noisy if it is counted, otherwise allocated, stated, or that of the children.
 
-        An assumed number needs no noise. `known` links belong to one child each, so that there are at most as many as
-        children.
+        A known link has one parent for each child, so that there are at most as many links as children.
         """
         if not self.piece.counted:
+            # the first measurement knows the number of links that are neither modelled nor one for each child
             allocated = None if self.piece.modelled or self.piece.every_child else self.run.allocated["links"]
             return float(allocated[self.link.called] if allocated else self.link.links or max(self.sides[1].rows, 1))
         noisy = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([exact.count], np.int64))
@@ -388,10 +389,8 @@ class LinkMeasurement:
     def sums(self, shares: Shares) -> tuple[Floats | None, ...]:
         """Return the noisy sums of the parent's features, the child's and their products, in natural units.
 
-        A sum of precision 0 is not measured: None. The total cost is checked before any noise is sampled.
-
-        Features are integers in steps of 2^-BITS, products in the square of it. A precision is the inverse of a noise
-        variance.
+        A sum of precision 0 is not measured: None. The total cost is checked before any noise is sampled. Features are
+        integers in steps of 2^-BITS, products in the square of it.
         """
         label = f"link {self.link.called}"
         draws = [draw_of_precision(precision, label) if precision > 0 else None
@@ -415,22 +414,14 @@ class LinkMeasurement:
         return self._exact(shares)[at]
 
     def _exact(self, shares: Shares) -> tuple[Integers, ...]:
-        """Return the exact three sums of features in steps; computed once.
-
-        They are sums over all links: of the features of parents, of those of children, and of their products. `stored`
-        caches them.
-        """
+        """Return the exact three sums of features over all links, in steps; computed once."""
         if "sums" not in self.stored:
             assert self.exact is not None
             self.stored["sums"] = self.exact.sums(shares.u, shares.v)
         return tuple(self.stored["sums"])
 
     def _drawn(self, name: str, draw: GaussianDraw, compute: Callable[[LinkStatistics], Integers]) -> Floats:
-        """Return the noisy values of a draw: the stored ones, or compute(links) with new noise, which is stored.
-
-        `query` is the text that identifies the query on the journal. SUMS are the names of draws that depend on
-        released values.
-        """
+        """Return the noisy values of a draw: the stored ones, or compute(links) with new noise, which is stored."""
         query = self._query_text(late=name in SUMS)  # sums are planned from released values
 
         def counts() -> Integers:
@@ -445,7 +436,11 @@ class LinkMeasurement:
                         "the unmodified directory of the run", "restore it, or start a new run")  # fmt: skip
 
     def _query_text(self, late: bool) -> str:
-        """Return the text that identifies the query: the degree bound, or a digest of the features of both sides."""
+        """Return the text that identifies a query in labels and in the journal.
+
+        It is the degree bound, or a digest of the features of both sides for queries that are planned late, from
+        released values.
+        """
         if not late:
             return f"bound {self.link.bound}"
         shares = read_bytes(self.draws.folder / "shares.json")
@@ -453,7 +448,7 @@ class LinkMeasurement:
 
     def _ones(self) -> str:
         """Return a digest of the value shares of both sides, which determine the features."""
-        parts = [one.tobytes() for side in self.sides for one in side.ones]
+        parts = [shares.tobytes() for side in self.sides for shares in side.ones]
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def _tag(self) -> str:
@@ -486,9 +481,10 @@ def _ordered(exact: ExactLinks | PartedLinks) -> tuple[Integers, Integers]:
 
 def read_all(job: Job, neighbours: NeighbourRelation, engine: Engine) -> LinksByName:
     """Read and check every link of the job before any budget is spent; close them at the end."""
-    for name in neighbours.steps if neighbours.replaces else ():
-        if job.key(name):
-            keyed(engine, job, name)  # refuses duplicate keys, also in tables that no link reads
+    if neighbours.replaces:  # duplicate keys are refused, also in tables that no link reads
+        for name in neighbours.steps:
+            if job.key(name):
+                keyed(engine, job, name)
     links_by_name: dict[str, ExactLinks | PartedLinks] = {}
     with ExitStack() as ending:
         for link in job.link:
@@ -498,7 +494,7 @@ def read_all(job: Job, neighbours: NeighbourRelation, engine: Engine) -> LinksBy
                 exact = with_counts(job, link, exact, counted)
             ending.callback(exact.close)  # if a later link is refused
             links_by_name[link.called] = exact
-        ending.pop_all()
+        ending.pop_all()  # the caller closes them
     return links_by_name
 
 
@@ -605,10 +601,9 @@ class PublishedLoop:
     def _drawn(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
         """Return `count` marginals selected by successive exponential mechanisms among those that are `left`.
 
-        The score of a marginal is the distance of its exact entries from the estimated ones.
-
-        Marginals are chosen one after the other without replacement. The sensitivity of a distance is the number of
-        entries that one moved link changes, times the links that a neighbour moves.
+        Marginals are chosen one after the other without replacement. The score of a marginal is the distance of its
+        exact entries from the estimated ones, in steps of 1/SCALE. Its sensitivity is the number of entries that one
+        moved link changes, times the links that a neighbour moves.
         """
         exact = self.exact()
         scores = {k: distance(exact[cross.entries(k)], estimates[cross.entries(k)]) for k in left}

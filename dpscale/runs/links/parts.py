@@ -70,9 +70,9 @@ class LinkReader:
     exact: LinksByName = field(default_factory=dict, repr=False)
 
     def read(self, engine: Engine) -> None:
-        """Read and check all links once, unless all noise was drawn before the key was destroyed.
+        """Read and check all links once; nothing is read after the noise key is destroyed, because all noise is drawn.
 
-        `exact` has the exact links by name. Stamps of the files are compared before and after the reading.
+        Files that change while they are read are refused.
         """
         if self.exact or not present(self.run.run.secret_path):
             return
@@ -112,7 +112,8 @@ class LinkPart(Part):
         """
         job = self.reader.run.job
         # a rule across a link may change cells of its child, which is the parent of this link
-        ruled = [one.called for one in job.link if one.called in job.linked_rules and one.child == self.link.parent]
+        ruled = [link.called for link in job.link
+                 if link.called in job.linked_rules and link.child == self.link.parent]  # fmt: skip
         ends = [name for name in (self.link.parent, self.link.child) if name in self.reader.run.tables]
         links = (*(self.link.counts or ()), *(self.link.parents or ()), *ruled)
         return *(f"tables.{name}" for name in dict.fromkeys(ends)), *(f"links.{name}" for name in links)
@@ -120,7 +121,7 @@ class LinkPart(Part):
     def charges(self, entry: str) -> tuple[Cost, object] | None:
         """Return the budget of the link for the entry "privacy", exact and as text; None for other entries.
 
-        Its draws divide the budget by released values while measuring.
+        The whole budget is charged, because its division over the draws follows from released values, while measuring.
         """
         if entry != "privacy":
             return None
@@ -161,7 +162,7 @@ class LinkPart(Part):
         return [self.path, self.path.parent]
 
     def _sample(self, each: ParallelMap, wanted: bool = False) -> Drawn:
-        """Measure what is not stored, and return the sampled links, shape (links, 2).
+        """Measure what is not stored, and return the sampled links: rows of both tables, or files of many links.
 
         They are empty unless `wanted` or counted by a later link.
         """
@@ -195,10 +196,7 @@ class TablesTogether(Part):
         return self.first.cost, self.first.terms
 
     def facts_of_draws(self) -> dict[str, Any]:
-        """Return the bounds of the first measurement, with the folder of a draw before its name.
-
-        `decided.bounds` has the bounds of each folder of draws, by name.
-        """
+        """Return the bounds of the first measurement by FOLDER/NAME of a draw; nothing without such a measurement."""
         if self.whole.allocation is None:
             return {}
         bounds = {}
@@ -227,9 +225,9 @@ class TablesTogether(Part):
 
     @property
     def journaled(self) -> list[Journaled]:
-        """The draws that each folder of the first measurement must have; the sums of a link change together.
+        """The draws that each folder of the first measurement must have.
 
-        SUMS are the draws of sums of features, which one group of the journal has together.
+        The sums of features of a link (SUMS) are a group, because a unit changes them together.
         """
         if self.whole.allocation is None:
             return []
@@ -248,16 +246,16 @@ class TablesTogether(Part):
     def check_charge(self, entry: str) -> None:
         """Raise BudgetError for another division of the budget than the ledger has, or for too high a cost in total.
 
-        `entry` names a charge on the ledger; that of the job is "privacy". A recorded division must have the same
-        digest.
+        The total cost is known with the entry "privacy", which is charged last.
         """
         journal = division_journal(self.run)
         if present(self.run.path / FILE) and journal.is_decided(0):
-            journal.record(0, division_digest(self.run))
+            journal.record(0, division_digest(self.run))  # refuses another digest than the recorded one
         if entry == "privacy":
             self._check_total()
 
     def _check_total(self) -> None:
+        """Raise BudgetError if all entries cost more than the budget: charged ones, and "privacy" as it is planned."""
         costs = [cost_of_entry(self.run, entry) for entry in ENTRIES if entry != "privacy"]
         planned = [cost for cost, _ in parts_of_entry(self.run, "privacy").values()]
         check_total(self.run, Cost.total([*costs, *planned]), self.whole.job.total_budget.amount)

@@ -38,7 +38,8 @@ LINKS = (1_000, 10_000, 100_000, 1_000_000)  # example numbers of links, if the 
 def overview(job: Job) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component.
 
-    `known` has the expected errors of links, if the job has links that are measured.
+    `expected_job` returns the job with the expected division of its budget, and the errors of links at these shares:
+    None if the job is not divided.
     """
     protects, amount = neighbour_relation(job), job.total_budget.amount
     swaps = any(condition_of(domain.public_totals) for domain in job.domains.values())
@@ -62,7 +63,7 @@ def _pieces(job: Job, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
 
     A share is the part of the job's squared μ, so that the μ of a piece is its root.
     """
-    amount, links = job.total_budget.amount, {one.called: one for one in job.link}
+    amount, links = job.total_budget.amount, {link.called: link for link in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
         if kind == "joins":
@@ -113,18 +114,17 @@ def _rmse(job: TableJob, mechanism: str) -> float | None:
 def _of_link(piece: LinkBudget) -> dict[str, Any]:
     """Return the standard deviations of the noise; None if not measured.
 
-    `random` is the expected remaining fraction of random links' error by number of links; `loses` is a sentence on
-    the numbers for which a published loop is expected to be worse than random links, "" if there are none.
-
-    `modelled` links have measurements of features, `loops` a published loop.
+    `random` is the expected remaining fraction of random links' error by number of links, for a link whose features are
+    measured (`modelled`). `loses` is a sentence on the numbers for which a published loop is expected to be worse than
+    random links, "" if there are none.
     """
     pairs = PairTables(piece.sizes(piece.link.child))
     draws = {"links": piece.links_draw() if piece.counted else None,
              "degrees": piece.degrees_draw() if piece.degrees else None}  # fmt: skip
-    noise = {name: None if one is None else math.sqrt(one.lattice_variance) for name, one in draws.items()}
+    noise = {name: None if draw is None else math.sqrt(draw.lattice_variance) for name, draw in draws.items()}
     siblings = math.sqrt(piece.siblings_draw(pairs).lattice_variance) * STEP if piece.siblings else None
-    tables = piece.history
-    steps = None if tables is None else math.sqrt(piece.steps_draw(tables).lattice_variance)
+    history = piece.history  # tables of the steps between consecutive children; None without an order
+    steps = None if history is None else math.sqrt(piece.steps_draw(history).lattice_variance)
     relative = _relative_errors(piece) if piece.modelled else None
     lost = [f"{int(links):,}" for links, error in (relative or {}).items() if piece.loops and error > 1]
     loses = f"{LOSES} with {', '.join(lost)} links" if lost else ""
@@ -144,5 +144,5 @@ def _relative_errors(piece: LinkBudget) -> dict[str, float]:
     errors = {}
     for links in numbers:
         problem = piece.question(sides, links)
-        errors[str(links)] = plan_shares(problem).expected / max(random_error(problem), 1e-9)  # not by zero
+        errors[str(links)] = plan_shares(problem).expected / max(random_error(problem), 1e-9)  # never divided by 0
     return errors

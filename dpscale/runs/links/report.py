@@ -71,11 +71,10 @@ class ReleasedLink:
 
     @property
     def whole(self) -> bool:
-        """Whether every end exists unless it may be null, no pair is repeated, and bounds and `loops` are respected.
+        """Whether the files respect the job.
 
-        `ends` counts links by the state of their ends: null, absent from the parent's table, or repeated pairs.
-        `bounds` has the largest number of links of either side, or None; `loops` counts links of a row to itself that
-        the job excludes.
+        Every end exists unless it may be null, no pair is repeated, no row exceeds its bound, and no row is linked with
+        itself if the job excludes that.
         """
         refused_null = self.ends.null and self.link.nulls != "keep"
         if refused_null or self.ends.absent or self.ends.repeated or self.loops:
@@ -106,8 +105,7 @@ class ReleasedLink:
     def measured(self) -> list[tuple[Integers, Floats]]:
         """Return for each measured side the degrees d and the noisy share of rows with at most d links; [] if none.
 
-        `places` has the degrees at which a side's distribution was measured; the noisy counts of both sides follow each
-        other.
+        `places` of the link's budget are the degrees d of each side; the noisy counts of both sides follow each other.
         """
         noisy = stored_draws(self.run, self.link).measured("degrees")
         if noisy is None:
@@ -141,9 +139,8 @@ class ReleasedLink:
         Of many links, a regular sample is used.
         """
         domains, names = self.run.closed_job.domains, (self.link.parent, self.link.child)
-        above, below = (codes_at(self.run, name, rows) for name, rows in zip(names, self.ends.sample, strict=True))
-        one, two = (domains[name] for name in (self.link.parent, self.link.child))
-        return strongest_associations(one, two, above, below)
+        parents, children = (codes_at(self.run, name, rows) for name, rows in zip(names, self.ends.sample, strict=True))
+        return strongest_associations(domains[self.link.parent], domains[self.link.child], parents, children)
 
     @property
     def is_sampled(self) -> bool:
@@ -165,9 +162,9 @@ class ReleasedLink:
 def codes_at(run: LinkedTables, name: str, rows: Integers) -> Integers:
     """Return the cells of some rows of a released table, shape (attributes, rows).
 
-    `rows` are numbered across the files; those that a file has are taken from it.
+    `rows` are numbered across the files.
     """
-    domain, first = run.closed_job.domains[name], 0
+    domain, first = run.closed_job.domains[name], 0  # `first` is the number of the first row of a file
     codes = np.zeros((len(domain.names), len(rows)), np.int64)
     for file in files_of(run, name):
         table = pq.read_table(file, columns=list(domain.columns(domain.names)))
@@ -220,7 +217,7 @@ def write_report(run: LinkedTables) -> None:
         "risk": lambda: run.run.attack_risk,
         "refusals": lambda: refusals(run.job, run.neighbours),
         "links": lambda: [content | _shown(link) for link, content in zip(released, links, strict=True)],
-        "joins": lambda: [_join(run, name, one) for name, one in run.joins.items() if name != CUT_JOIN],
+        "joins": lambda: [_join(run, name, part) for name, part in run.joins.items() if name != CUT_JOIN],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
     page, failed = render_sections(framed, SECTIONS.values(), values, "dpscale.runs.links", run)
@@ -289,7 +286,6 @@ def _share(run: LinkedTables, piece: str) -> str:
 
 
 def _count(run: LinkedTables, name: str) -> int:
-
     return sum(pq.read_metadata(file).num_rows for file in files_of(run, name))
 
 
@@ -345,8 +341,7 @@ def reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
 def not_reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
     """Return the properties that need not be reproduced, with reasons; the parameters are those of `reproduced`.
 
-    `piece` is the link with its part of the budget: `modelled` if it has a share, `bounded` if a parent's links are
-    limited. draws.has(name) states whether a draw was measured.
+    A link with a share of the budget is `modelled`; it is `bounded` if the job limits the links of a parent.
     """
     draws, lines = stored_draws(run, link), []
     piece = piece_of(run, link)
@@ -393,7 +388,10 @@ def _unmeasured(link: LinkSection) -> str:
 
 
 def _fits(run: LinkedTables, link: LinkSection, rows: int) -> bool:
-    """Return whether the cross marginals of any such rows fit, so that children are exchanged between parents."""
+    """Return whether the cross marginals of any such rows fit, so that children are exchanged between parents.
+
+    `rows` is the number of rows of both tables, which bounds their distinct cells.
+    """
     piece = piece_of(run, link)
     sizes = piece.sizes(link.parent), piece.sizes(link.child)
     return count_words(*sizes, min(rows, sum(map(math.prod, sizes)))) <= MOST_WORDS
@@ -471,7 +469,7 @@ def describe_allocation(run: LinkedTables, link: LinkSection, expected: float | 
         text = (f"By {source}, the expected total variation of marginals over both ends of {name} is"
                 f" {figure(error)}; that of random links between tables with equal shares of the budget is"
                 f" {figure(random)}.")  # fmt: skip
-        # a warning if random links are expected to be nearer
+        # a warning if random links are expected to be more accurate
         lines.append({"text": text, "warn": error > random})
         if (cut := content.get("cut", {}).get(name)) is not None and cut >= LEAST_CUT:
             bound = "was chosen from this measurement" if name in content.get("bounds", {}) else "is that of the job"
@@ -498,8 +496,9 @@ def _join(run: LinkedTables, name: str, part: Any) -> dict[str, Any]:
     """
     join, estimates = run.job.joined[name], estimates_of(part)
     rows, error = number_of_rows(estimates)
-    tables = dict.fromkeys(split_name(name)[0] for name in part.domain.axis_names)
-    beyond_bound = [name for name in part.domain.names if split_name(name)[1] == CUT and join.counted]
+    # attributes of a join are named "TABLE.ATTRIBUTE"; those of counted children have an attribute CUT
+    tables = dict.fromkeys(split_name(attribute)[0] for attribute in part.domain.axis_names)
+    beyond_bound = [attribute for attribute in part.domain.names if split_name(attribute)[1] == CUT and join.counted]
     return {
         "name": name,
         "base": join.base,
@@ -511,7 +510,7 @@ def _join(run: LinkedTables, name: str, part: Any) -> dict[str, Any]:
         "sets": len(part.workload.sets),
         "cut": _cut_share(run, name, (rows, error)),
         # cell 1 of such an attribute counts the parents with more children than the bound
-        "parents": [(name, *estimates.answer([name], np.array([0.0, 1.0]))) for name in beyond_bound],
+        "parents": [(cut, *estimates.answer([cut], np.array([0.0, 1.0]))) for cut in beyond_bound],
     }
 
 

@@ -54,7 +54,7 @@ class KeyedFile:
     folder : Path
         Where it is written.
     first : int
-        Number of its first row.
+        Number of its first row in the table.
     own : tuple of str
         Columns of the table's key.
     links : tuple of (tuple of str, ParentFiles)
@@ -101,11 +101,11 @@ def write_tables(run: LinkedTables, pairs: Mapping[str, Integers | ParentFiles],
 
 
 def _satisfy_rules(run: LinkedTables, files: Mapping[str, list[str]], pairs: Mapping[str, Any]) -> None:
-    """Write changed cells, values that satisfy the rules, and the order of the rows; check the rules.
+    """Write changed cells, values that satisfy the rules across tables, and the order of the rows; check the rules.
 
-    `files` has the files of each table and `pairs` the links by name. `changed` are the tables with changed cells,
-    whose values are fitted again.
+    `files` has the files of each table, and `pairs` the links and changed cells as in `write_tables`.
     """
+    # tables with changed cells, in which values are fitted again
     changed = [name for name in run.tables if write_changes(run, name, files[name], pairs)]
     values = LinkedValues(run, files, pairs)
     values.fit(changed)
@@ -122,8 +122,6 @@ def _with_keys(run: LinkedTables, name: str, description: Mapping[str, Any], key
     """Write a synthetic table's files with its keys and its parents' keys; return their names in the database.
 
     Each file is a task, which gets the keys of the table and of its parents once for each worker.
-
-    `firsts` has the number of the first row of each file.
     """
     above = [link for link in run.job.link if link.child == name and link.via is None]
     links = []
@@ -135,7 +133,7 @@ def _with_keys(run: LinkedTables, name: str, description: Mapping[str, Any], key
         links.append((to_parent, parents))
     sources = [run.tables[name].path / "synthetic" / file for file in description["files"]]
     lengths = engine.map(_length, [(source,) for source in sources], "tables")
-    firsts = np.cumsum([0, *lengths]).tolist()
+    firsts = np.cumsum([0, *lengths]).tolist()  # number of the first row of each file
     files = [
         KeyedFile(
             source=source, folder=run.path / "synthetic" / name, first=first, own=run.job.key(name), links=tuple(links)
@@ -153,8 +151,7 @@ def _length(source: Path) -> int:
 def _write_keyed(file: KeyedFile, own_keys: Keys, *parent_keys: Keys) -> str:
     """Write a file with its keys and its parents' keys; return its name in the database.
 
-    `file.first` is the number of its first row, `file.own` its key columns, and `file.links` has for each link the
-    columns and the rows of the parents.
+    `parent_keys` are those of the parents' tables in the order of `file.links`.
     """
     part = pq.read_table(file.source)
     rows = np.arange(file.first, file.first + part.num_rows, dtype=np.int64)
@@ -177,8 +174,8 @@ def _write_parts(folder: Path, table: pa.Table) -> list[str]:
     """Write a table in files of PART_ROWS rows; return their names in the database."""
     starts = range(0, max(table.num_rows, 1), PART_ROWS)
     parts = [table.slice(start, PART_ROWS) for start in starts]
-    return [_write(folder, f"part-{i:05d}.parquet", dict(zip(part.column_names, part.columns, strict=True)))
-            for i, part in enumerate(parts)]  # fmt: skip
+    return [_write(folder, f"part-{number:05d}.parquet", dict(zip(part.column_names, part.columns, strict=True)))
+            for number, part in enumerate(parts)]  # fmt: skip
 
 
 def _write(folder: Path, name: str, columns: Mapping[str, pa.Array]) -> str:
@@ -201,7 +198,7 @@ def write_changes(run: LinkedTables, name: str, files: Sequence[str], links: Map
         By TABLE.ATTRIBUTE, the rows whose cells changed and their new cells, shape (changed, 2).
     """
     domain = run.tables[name].domain
-    changed = {own_name: links[f"{name}.{own_name}"] for own_name in domain.names if f"{name}.{own_name}" in links}
+    changed = {attribute: links[f"{name}.{attribute}"] for attribute in domain.names if f"{name}.{attribute}" in links}
     if not changed:
         return False
     paths, parts, begins = _parts(run, files)
@@ -269,9 +266,10 @@ def _with_cells(part: pa.Table, begin: int, domain: Domain, attribute: str, cell
         Numbers of rows in the table, also of other files, and their new cells.
     """
     in_part, column = cells[(cells[:, 0] >= begin) & (cells[:, 0] < begin + part.num_rows)], domain[attribute].column
-    column_before, source = part.column(column), np.arange(part.num_rows)
+    column_before = part.column(column)
     values = decoded(domain[attribute], in_part[:, 1].astype(np.int32), stream, column_before.type)
     # rows take their value from the old column, changed rows from the new values after it
+    source = np.arange(part.num_rows)
     source[in_part[:, 0] - begin] = part.num_rows + np.arange(len(in_part))
     candidates = pa.chunked_array([*column_before.chunks, values.cast(column_before.type)])
     return part.set_column(part.column_names.index(column), column, candidates.take(pa.array(source)))
@@ -287,7 +285,8 @@ def link_in_order(job: Job, name: str) -> LinkSection | None:
     name : str
         A private table.
     """
-    links = [one for one in job.link if one.child == name and one.order and job.shares[f"links.{one.called}"] > 0]
+    links = [link for link in job.link
+             if link.child == name and link.order and job.shares[f"links.{link.called}"] > 0]  # fmt: skip
     return links[0] if links else None
 
 
@@ -296,11 +295,9 @@ def in_order(
 ) -> pa.Table:
     """Return the rows of a child's table in the order of its links, those without a parent last.
 
-    Rows of a parent exchange their values of the attribute so that these ascend; the other attributes stay.
-
-    Only bins and dates of a column that no other attribute shares are exchanged. `source` has for each row the row from
-    which its value is taken; texts of dates are compared as days. If an exchange breaks a rule for a row of a parent,
-    all rows of this parent retain their values.
+    Rows of a parent exchange their values of the attribute so that these ascend; the other attributes stay. Only bins
+    and dates of a column that no other attribute shares are exchanged; texts of dates are compared as days. If an
+    exchange breaks a rule for a row of a parent, all rows of this parent retain their values.
 
     Parameters
     ----------
@@ -320,7 +317,7 @@ def in_order(
     column = domain[attribute].column
     if domain[attribute].kind not in ("bins", "date") or domain.is_shared(column):  # values may not change alone
         return table
-    source = np.arange(len(order))
+    source = np.arange(len(order))  # for each row the row from which its value is taken
     values = table.column(column).slice(0, len(pairs))
     if is_text(values.type):
         parsed = days(values.combine_chunks(), form=domain[attribute].format)
@@ -350,10 +347,8 @@ def _exchanged(table: pa.Table, column: str, rows: Integers) -> pa.Table:
 
 
 def _ascending(values: pa.ChunkedArray, parents: Integers) -> Integers:
-    """Return the positions of the values of each parent in ascending order, nulls last; parents are grouped.
-
-    `ranks` are the places of the values in ascending order. Positions are sorted by parent, then by rank.
-    """
+    """Return the positions of the values of each parent in ascending order, nulls last; parents are grouped."""
+    # place of each value among all in ascending order
     ranks = np.empty(len(values), np.int64)
     ranks[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
     group = np.cumsum(np.r_[False, parents[1:] != parents[:-1]])

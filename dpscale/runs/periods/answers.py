@@ -114,9 +114,10 @@ class AnswersPart(TablePart):
         """The problem of one table whose measurements have the variance of the combined values.
 
         Laplace noise has an amount in ε, which is inverse to the standard deviation; the squared μ of Gaussian noise is
-        inverse to the variance. With earlier values the variances, the inverse amounts, add.
+        inverse to the variance. With values of an earlier horizon the variances, the inverse amounts, add.
         """
         problem = self.stream.planning_problem
+        # relative to a table that has the whole budget
         variance = self.stream.time_plan.variance(self.kind, self.number)
         scale = math.sqrt(variance) if problem.budget.noise == LAPLACE else variance
         amount = problem.budget.amount / scale
@@ -139,7 +140,7 @@ class AnswersPart(TablePart):
         first, structure = self.measurement_plan.first_decision(), self.stream.structure
         if structure is None:
             return [first]
-        factor = float(np.sum(self.coefficients**2))
+        factor = float(np.sum(self.coefficients**2))  # of the noise variance of one period
         return [first, structure.scaled(factor, self.planning_problem.rows_per_unit)]
 
     @cached_property
@@ -196,14 +197,13 @@ def combine_file(path: str, number: int, span: Span) -> None:
     """Write the combined values of a decision at some positions of its layout.
 
     They are the sum over periods of coefficient times drawn values, plus those of an earlier horizon if there is one.
-    `span` is the first and the last position (exclusive) in the layout's sequence of requests.
-
-    `starts` of the layout has the first value of each request. `drawn` are the requests of the periods' draws, and the
-    combined values are labelled with the requests of the answer, in whose units they are.
+    `number` is that of the decision, and `span` the first and the last position (exclusive) in the layout's sequence of
+    requests. A request is a measurement; those of the answer have other units than those of the periods' draws.
     """
     run = _opened(path)
     store, decision = run.measurements, run.decisions[number]
     layout = store.file_layout(decision)
+    # first value of each request of the span and the end of the last, and the requests' places in the decision
     bounds, positions = layout.starts[span[0] : span[1] + 1], layout.sequence[span[0] : span[1]]
     drawn = as_requests(_decision_of(run.periods[0], number).requests).take(positions)
     texts = pa.array([drawn.text(index) for index in range(len(drawn))], pa.string())
@@ -234,7 +234,7 @@ def _decision_of(period: TablePart, number: int) -> Decision:
 
 
 def _earlier_total(earlier: EarlierValues, drawn: MeasurementRequests, span: Span) -> Floats:
-    """Return the values of an earlier horizon in the units of the draws of the periods.
+    """Return the values of an earlier horizon for a span of requests, in the units of the draws of the periods.
 
     A draw multiplies counts by an integer (`multiplier`) before the noise is added: values of another draw are scaled
     by the quotient.
@@ -251,7 +251,10 @@ def _earlier_total(earlier: EarlierValues, drawn: MeasurementRequests, span: Spa
 def _labelled(
     run: AnswersPart, requests: MeasurementRequests, drawn: MeasurementRequests, bounds: Sequence[int], values: Floats
 ) -> Iterator[Labelled]:
-    """Yield label and values of each request, in the units of its draw instead of those of the periods' draws."""
+    """Yield label and values of each request, in the units of its draw instead of those of the periods' draws.
+
+    `bounds` has the first of `values` of each request and the end of the last.
+    """
     for index in range(len(requests)):
         scale = requests[index].draw.multiplier / drawn[index].draw.multiplier
         scaled = values[bounds[index] : bounds[index + 1]] * scale
@@ -265,7 +268,10 @@ class RowsPart(AnswersPart):
     stages = ROW_STAGES
 
     def __init__(self, stream: GrowingPart, number: int, kind: str) -> None:
-        """Take the answers from which rows are drawn: running ones if there are any, else those of the period."""
+        """Take the answers from which rows are drawn: cumulative ones if there are any, else those of the period.
+
+        Sums of numbers have no counts of earlier rows to subtract, so the period's answers are used with them.
+        """
         super().__init__(stream, number, kind)
         kinds = stream.kinds
         if CUMULATIVE in kinds and not stream.workload.numbers:
@@ -308,22 +314,19 @@ class RowsPart(AnswersPart):
         if not self.is_shifted:
             return values
         names = request.source
-        own = project(ExactMarginal(names, self.earlier_counts(names)), request.block)
-        product = block_product(request.block, request.coarsened(own.counts))
+        earlier = project(ExactMarginal(names, self.earlier_counts(names)), request.block)
+        product = block_product(request.block, request.coarsened(earlier.counts))  # K n of the module docstring
         return np.asarray(values - float(request.draw.multiplier) * product.reshape(-1))
 
 
 def draw_rows(run: RowsPart, engine: Engine) -> None:
-    """Draw the new rows and write the counts of all rows up to the period.
-
-    `is_shifted` states that earlier rows exist, whose counts are added.
-    """
+    """Draw the new rows and write the counts of all rows up to the period, by which the next rows are shifted."""
     synthesize.perform(run, engine)
     description = json.loads(read_text(run.path / "synthetic" / synthesize.INDEX))
     _, sampler = open_sampler(str(run.path), str(model_folder(run)), description["method"])
     parts = split_rows(description["rows"], description["parts"])
     sets, columns = run.measurement_plan.counted_sets, {name: place for place, name in enumerate(sampler.names)}
-    if run.workload.numbers:  # their rows are drawn without earlier ones
+    if run.workload.numbers:  # rows with sums of numbers are drawn without earlier ones, so no counts are needed
         return
     flat = np.zeros(sum(run.domain.cells_each(sets)), np.int64)
     counts = run.reader(flat)
@@ -338,7 +341,7 @@ def draw_rows(run: RowsPart, engine: Engine) -> None:
 
 
 def _count(counts: Callable[[AttributeSet], Integers], sets: Any, columns: dict[str, int], rows: Integers32) -> None:
-    """Add rows to the counts of the sets."""
+    """Add rows to the counts of the sets; counts(set) is a view of its counts, and `columns` are those of `rows`."""
     for names in sets:
         table = counts(names)
         if not names:

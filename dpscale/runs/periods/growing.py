@@ -6,6 +6,9 @@ or ended. Its final cumulative values are copied into the new run, in folder `ea
 have. Both runs have the same plan, so a cumulative answer is the sum of both, and variances add: with budgets a and b
 of the two parts (squared mu) the sum has the noise of a budget 1/(1/a + 1/b). Rows of the earlier run were charged
 there; a row is in one period of one of them.
+
+The kinds of answers at a period are those of the period alone, cumulative ones (of all periods up to it), and those of
+a window of periods.
 """
 
 from __future__ import annotations
@@ -108,7 +111,7 @@ class GrowingPart(Part):
     @cached_property
     def labels(self) -> list[str]:
         """Names of all periods of the horizon."""
-        return [str(one) for one in self.period.labels]
+        return [str(label) for label in self.period.labels]
 
     def number_of(self, label: str | int) -> int:
         """Return the number of a period. Raises JobError for one outside the horizon."""
@@ -153,7 +156,7 @@ class GrowingPart(Part):
     def shared_noise(self, labels: Sequence[str | int], kind: str) -> Floats:
         """Return the covariances of the values of answers of one kind at released periods, shape (periods, periods).
 
-        Their unit is arbitrary. Running answers that continue an earlier horizon share the noise of its last answers.
+        Their unit is arbitrary. Cumulative answers that continue an earlier horizon share the noise of its last ones.
         """
         covariances = self.time_plan.shared_noise(kind, [self.number_of(label) for label in labels])
         earlier = read_earlier(self) if kind == CUMULATIVE else None
@@ -221,9 +224,9 @@ class GrowingPart(Part):
 
     @cached_property
     def structure(self) -> Any:
-        """Second decision of the first period; None if the plan has one decision."""
+        """Second decision of the first period, which later periods measure too; None if the plan has one decision."""
         first = self.part_at(f"{FOLDER}/{self.labels[0]}")
-        return next((one for one in first.measurements.decisions() if one.round), None)
+        return next((decision for decision in first.measurements.decisions() if decision.round), None)
 
     @cached_property
     def time_plan(self) -> TimePlan:
@@ -250,8 +253,8 @@ class GrowingPart(Part):
     @property
     def largest_part(self) -> int:
         """Largest number of parts of a record on a cell of a counted set; 1 without sums of numbers."""
-        each = {name: self.declared[name].largest_part for name in self.declared.axis_names}
-        return max((prod(each[name] for name in names) for names in self.workload.sets), default=1)
+        parts = {name: self.declared[name].largest_part for name in self.declared.axis_names}
+        return max((prod(parts[name] for name in names) for names in self.workload.sets), default=1)
 
     @property
     def measurements(self) -> Any:
@@ -296,17 +299,19 @@ class GrowingPart(Part):
         check_rows(settings)
 
     def is_done(self, stage: str) -> bool:
-        """Return whether a stage is done for all released periods, and for measuring, whether none may be released.
+        """Return whether nothing of a stage remains for the released periods.
 
-        Measuring is done if no further period may be released now; after the last one the key of the hashes is
-        destroyed.
+        Measuring is done if no further period may be released now. After the last period it also destroys the key of
+        the hashes.
         """
         if stage == "measure":
             if self.ended:
                 return True
-            return not present(self.hash_key) if len(self.released) == len(self.labels) else not self.may_release
+            if len(self.released) == len(self.labels):
+                return not present(self.hash_key)
+            return not self.may_release
         if stage in ("reconstruct", "synthesize"):
-            return all(self.answers_at(one, kind).done(stage) for one in self.released for kind in self.kinds)
+            return all(self.answers_at(label, kind).done(stage) for label in self.released for kind in self.kinds)
         return stage != "report" or self.manifest.get("reported") == self.released
 
     def done(self, stage: str) -> bool:
@@ -369,7 +374,7 @@ class GrowingTable(OneTable):
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
         """Raise an error if the cap of the ledger does not permit the job, or its columns are not in the data."""
         (domain, period), table = inputs, job.table
-        labels = [str(one) for one in period.labels]
+        labels = [str(label) for label in period.labels]
         check_cap(table, promise(table.data, table.periods, period), table.row_budget(domain), periods=labels)
         check_columns(table, domain, table.build_workload(domain))
 
@@ -410,7 +415,8 @@ class GrowingTable(OneTable):
 def earlier_files(run: Run, domain: Domain, period_low: int) -> dict[str, bytes]:
     """Return the files of the final cumulative values of an earlier run, to be copied into a new one.
 
-    The facts `release` and `snapshot` are labels of the values; `amount` is the squared μ of which they have the noise.
+    The index of the files has the facts by which the values are read: `release` and `snapshot` are labels of the
+    values, and `amount` is the squared μ of which they have the noise.
 
     Parameters
     ----------

@@ -90,21 +90,24 @@ def explain(run: GrowingPart) -> str:
 
 
 def _answered(run: GrowingPart, label: str, kind: str) -> Answered:
-    own = run.answers_at(label, kind)
-    return Answered(estimates_of(own), str(own.manifest["release"]))
+    part = run.answers_at(label, kind)
+    return Answered(estimates_of(part), str(part.manifest["release"]))
 
 
 def _rows(run: GrowingPart) -> list[dict[str, Any]]:
-    """Return the total and the relative error of each kind of answers at each released period."""
-    plan, found = run.time_plan, []
+    """Return the total and the relative error of each kind of answers at each released period.
+
+    The error is relative to that of one table which has the whole budget.
+    """
+    plan, rows = run.time_plan, []
     for label in run.released:
         number = run.number_of(label)
         answers = [
             {"kind": kind, "relative": plan.variance(kind, number) ** 0.5, **_total(_answered(run, label, kind))}
             for kind in run.kinds
         ]
-        found.append({"label": label, "answers": answers})
-    return found
+        rows.append({"label": label, "answers": answers})
+    return rows
 
 
 def _total(answered: Answered) -> dict[str, float | None]:
@@ -118,7 +121,7 @@ def _total(answered: Answered) -> dict[str, float | None]:
 def _findings(run: GrowingPart) -> list[str]:
     """Return the findings of the latest period in words."""
     answered = _answered(run, run.released[-1], run.kinds[-1])
-    return [one.sentence(answered.estimates.workload.domain) for one in findings(answered)]
+    return [finding.sentence(answered.estimates.workload.domain) for finding in findings(answered)]
 
 
 def _singles(run: GrowingPart, kind: str) -> list[dict[str, Any]]:
@@ -139,7 +142,7 @@ def _singles(run: GrowingPart, kind: str) -> list[dict[str, Any]]:
 @drawing
 def _total_plot(run: GrowingPart, rows: list[dict[str, Any]]) -> str:
     """Plot the estimated totals over the released periods; "" if they are not determined."""
-    if len(rows) < 2 or any(one["estimate"] is None for row in rows for one in row["answers"]):
+    if len(rows) < 2 or any(answer["estimate"] is None for row in rows for answer in row["answers"]):
         return ""
     figure, axes = new_figure(3.0)
     places = np.arange(len(rows))
@@ -158,7 +161,11 @@ def _total_plot(run: GrowingPart, rows: list[dict[str, Any]]) -> str:
 
 
 def _variances(run: GrowingPart, kind: str) -> dict[str, Any]:
-    """Return the mean variance of the plan, of sums of periods measured once, and of repeated measurement."""
+    """Return the mean variance of a kind of answers in three ways, relative to one table with the whole budget.
+
+    They are the plan (`plan`), sums of the values of single periods (`sums`), and a new measurement of all records for
+    every period (`again`).
+    """
     plan, horizon = run.time_plan, len(run.labels)
     sums = float(np.mean([plan.weights(kind, number).sum() for number in range(horizon)]))
     per_unit = float(min(run.periods_per_unit, horizon))

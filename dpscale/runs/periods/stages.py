@@ -75,7 +75,7 @@ class ReleasedTable(GrowingPart):
     """Growing table with the stages that release its periods."""
 
     def plan(self, engine: Engine) -> None:
-        """Plan the measurements of one table and the weights of the periods."""
+        """Plan the weights of the periods, and the measurements of one period at its part of the budget."""
         job, settings = self.job, self.job.periods
         time_plan = plan_time(len(self.labels), settings.answers, settings.window or 0, self.periods_per_unit,
                               job.privacy.noise, self.largest_part)  # fmt: skip
@@ -205,7 +205,7 @@ def _check_next(run: GrowingPart, number: int) -> None:
 
 
 def _complete(run: GrowingPart, engine: Engine) -> list[int]:
-    """Return the numbers of the complete periods that are not released, in order.
+    """Return the numbers of the complete periods that are not released, in order; none after the end of the run.
 
     A period is complete if its last day is over, and records of it or of a later period have arrived.
     """
@@ -221,6 +221,7 @@ def _last_arrival(run: GrowingPart, engine: Engine) -> int:
     folders = {name for name in folder_names(run.job.data, run.period.column) if name is not None}
     if folders:
         return max(_number_or_end(run, name) for name in folders)
+    # otherwise the column of the records is read; the weights name it, and are equal for all periods
     weights = PeriodWeights(as_read(run.period), (1,) * len(run.labels))
     table = run.job.data.origin.table(run.job.data.path, run.domain)
     table.require(weights.columns)
@@ -244,7 +245,10 @@ def _groups(table: Table, weights: PeriodWeights, engine: Engine) -> list[tuple[
 
 
 def latest_period(partitions: Sequence[Partition], weights: PeriodWeights) -> int:
-    """Return the number of the latest period with a record; −1 if there is none."""
+    """Return the number of the latest period with a record; −1 if there is none.
+
+    A record after the horizon counts as one of the last period.
+    """
     latest = -1
     for partition in partitions:
         for batch in partition.batches(weights.columns):
@@ -271,6 +275,8 @@ def _release(table: GrowingPart, engine: Engine, number: int) -> None:
         drawn.restart()
         forget_contents(table, number)
     drawn.perform("measure", engine)
+
+    # the values are on disk and charged before their noise key is destroyed
     flush_names(drawn.measurements_path)
     charge(run)
     drawn.destroy_key()
@@ -334,7 +340,10 @@ class PeriodPart(TablePart):
 
     @property
     def contribution_bound(self) -> Bound:
-        """Largest number of counted rows of a unit in a period, and of its periods; any number for unit-periods."""
+        """Largest number of counted rows of a unit in a period, and of periods with its rows.
+
+        If a unit in a period is protected by itself, all periods may have its rows.
+        """
         periods = self.job.periods.max_periods_per_unit or len(self.stream.labels)
         assert self.record_weights is not None
         return PeriodBound(self.job.data.max_rows_per_unit or 1, periods, self.record_weights)
@@ -383,6 +392,8 @@ def hashes_by_period(
 ) -> list[str]:
     """Return the hash of the records of each period with a weight.
 
+    If all files are in folders named by the period, it is a hash of the files, otherwise a sum over the records.
+
     Parameters
     ----------
     table : Table
@@ -426,9 +437,8 @@ def sum_records(
     """Return the sums of the records of each period, shape (periods, 3): two mixes and the number of records.
 
     A mix is a 64-bit hash of a record; its sum, modulo 2^64, does not depend on the order of records, and equal sums
-    mean equal records but for a negligible probability.
-
-    MIXES has one odd constant for each mix, which is multiplied twice, with a shift between.
+    mean equal records but for a negligible probability. With the odd constant m of a mix (MIXES) and the word w of a
+    record, a = (w ⊕ m) m and the mix is (a ⊕ (a >> 32)) m.
     """
     sums = np.zeros((weights.count, 3), np.uint64)
     for partition in partitions:
@@ -461,11 +471,10 @@ def combined(hashes: Sequence[str]) -> str:
 
 
 def compare_contents(run: GrowingPart, hashes: Sequence[str]) -> None:
-    """Compare the records of the first periods with those that were released; record those of the last one.
+    """Compare the records of earlier periods with those that were released; record those of the period released now.
 
-    Raises DataError if the records of an earlier period changed, unless the job accepts that.
-
-    `hashes` are those of the first periods, up to the one that is released now; `labels` are the names of all periods.
+    `hashes` are those of the records of each period up to the one that is released now; they are compared by tags under
+    the key of the run. Raises DataError if the records of an earlier period changed, unless the job accepts that.
     """
     key = read_secret(run.hash_key)
     tags = {label: snapshot_tag(key, f"{label}:{content}") for label, content in zip(run.labels, hashes, strict=False)}

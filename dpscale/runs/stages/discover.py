@@ -51,13 +51,13 @@ class CheckedSearches:
 
 
 def prepare(run: TablePart, engine: Engine) -> CheckedSearches:
-    """Read and check the rows. Nothing is charged or drawn."""
+    """Read and check the rows, and refuse what later stages would refuse. Nothing is charged or drawn."""
     plans = plan_searches(run)
     unit_plan(run.job, run.declared, run.declared)  # refuses a job whose units could not be counted later
     check_numbers(run, engine)
     names = read_names(run)
     source = Source.of(run, names, engine)
-    run.secret.read()
+    run.secret.read()  # refuses a missing or another noise key before the charge
     with one_thread():
         return CheckedSearches(plans, source, _reader(run, engine, source, names))
 
@@ -100,21 +100,24 @@ def plan_searches(run: TablePart) -> dict[str, SearchPlan]:
     budget, privacy = run.job.search_budget(run.declared), run.job.privacy
     rows, remaining = run.job.data.max_rows_per_unit or 1, Fraction(run.job.row_budget(run.declared).amount)
     plans = {}
-    for one in run.declared.searches:
+    for attribute in run.declared.searches:
         terms = SearchTerms(
             share=budget.each,
             delta=budget.delta,
             rows_per_unit=rows,
             public_rows=privacy.public_rows,
-            groups=_groups(run, one),
+            groups=_groups(run, attribute),
             remaining=remaining,
         )
-        plans[one.name] = plan_search(one, terms)
+        plans[attribute.name] = plan_search(attribute, terms)
     return plans
 
 
 def _groups(run: TablePart, attribute: Attribute) -> int:
-    """Return the largest number of groups by which a number is summed in the job: cells of the other attributes."""
+    """Return the largest number of groups by which the job sums a number: cells of the other attributes of a set.
+
+    It is 1 for an attribute that is not summed by groups.
+    """
     largest = 1
     for part in run.workload.parts:
         for names in part.sets:

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 
 def has_counts(counts: Any) -> bool:
-    """Return whether some exact counts of a pass are not zero."""
+    """Return whether some exact counts of a pass, an array or several, are not zero."""
     arrays = counts if isinstance(counts, list | tuple) else [counts]
-    return any(bool(np.any(one)) for one in arrays)
+    return any(bool(np.any(array)) for array in arrays)
 
 
 def has_selection(state: State | None) -> bool:
@@ -78,7 +78,7 @@ def _row_types(run: TablePart, types: Mapping[str, str]) -> dict[str, str]:
     """Return the types of the columns of rows: texts for dates with a format in files without types.
 
     `types` has the type of each column in the data, or "" if the file has none. All results are "" without synthetic
-    rows, or if synthesis.types is not "input", because such rows do not have the types of the data.
+    rows, or if `synthesize.types` is not "input", because such rows do not have the types of the data.
     """
     if run.synthesis is None or run.synthesis.types != "input":
         return dict.fromkeys(types, "")
@@ -89,9 +89,10 @@ def _row_types(run: TablePart, types: Mapping[str, str]) -> dict[str, str]:
 def measure(source: Source, measurements: MeasurementStore) -> None:
     """Make all remaining decisions, and write the trace of the rounds.
 
-    `replay` returns the state after the stored decisions and `pending`, the decision whose values are not all stored.
-    If nothing is pending and no round follows, nothing is counted. The ledger is queried before rows are counted, so
-    that no counts are computed for a refused job, and it is charged before a draw.
+    A decision is a list of measurements, of the plan (round 0) or of a later round. `replay` returns the state after
+    the stored decisions, and `pending`, the decision whose values are not all stored; None if there is none. If nothing
+    is pending and no round follows, nothing is counted. The ledger is queried before rows are counted, so that no
+    counts are computed for a refused job, and it is charged before a draw.
     """
     run, engine = source.part, source.engine
     state, pending = measurements.replay()
@@ -109,7 +110,21 @@ def measure(source: Source, measurements: MeasurementStore) -> None:
 
 @dataclass(eq=False)
 class MeasurementLoop:
-    """The remaining decisions of a release: select, record on disk and ledger, measure, update."""
+    """The remaining decisions of a release: select, record on disk and ledger, measure, update.
+
+    Attributes
+    ----------
+    run : TablePart
+    engine : Engine
+    measurements : MeasurementStore
+        Decisions and values on disk.
+    source : Source
+    journal : Journal
+    scores : Scores
+        Known distances of candidates from the estimates.
+    decisions : list of Decision
+        All decisions that are recorded so far.
+    """
 
     run: TablePart
     engine: Engine
@@ -124,16 +139,13 @@ class MeasurementLoop:
 
         A pending first decision is measured pass by pass over the rows: each pass counts some sets, which become
         values on disk before the next pass. Later decisions are measured from the counts of candidates, which stay on
-        the workers.
-
-        `measurements` are those on disk, `missing` the parts of the first decision without values. The charge comes
-        after the first pass, which checks all values: refused data cost nothing.
+        the workers. The charge comes after the first pass, which checks all values: refused data cost nothing.
         """
         measurement_plan, counted = self.measurements.measurement_plan, CountedPasses()
         first = pending if pending is not None and pending.round == 0 else None
         self.decisions += [decision for decision in self.measurements.decisions()
                            if pending is None or decision.round < pending.round]  # fmt: skip
-        missing = self.measurements.missing(first) if first else []
+        missing = self.measurements.missing(first) if first else []  # files of the decision that have no values yet
         passes = self._passes([names for measurements in missing for names in measurements.sources])
         for number, counted_sets in enumerate(passes[: self._first_passes(passes, missing)]):
             checked = () if number else self.source.names  # the first pass checks all values
@@ -162,7 +174,7 @@ class MeasurementLoop:
         # rows of linked tables and joins are checked elsewhere; a charged run, or one with --empty, may have none
         if not run.checks_rows or is_open_to_no_rows(run.run) or states_no_rows(table):
             return
-        if not any(self.engine.map(has_counts, [(one,) for one in handles], "presence")):
+        if not any(self.engine.map(has_counts, [(handle,) for handle in handles], "presence")):
             raise no_rows("data.path")
 
     def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
@@ -175,15 +187,20 @@ class MeasurementLoop:
         return plan_passes(self.run.domain, sets, memory, workers)
 
     @staticmethod
-    def _first_passes(passes: Sequence[Pass], wanted: Sequence[Measurements]) -> int:
-        """Return how many passes contain the sets of the first decision; at least one, which checks all values."""
-        sources = {names for one in wanted for names in one.sources}
-        return 1 + max((number for number, one in enumerate(passes) if not sources.isdisjoint(one.sets)), default=0)
+    def _first_passes(passes: Sequence[Pass], missing: Sequence[Measurements]) -> int:
+        """Return how many passes contain the sets of the first decision; at least one, which checks all values.
+
+        Later passes count only candidates; they are read when the shards are filled.
+        """
+        sources = {names for measurements in missing for names in measurements.sources}
+        needed = (number for number, counted in enumerate(passes) if not sources.isdisjoint(counted.sets))
+        return 1 + max(needed, default=0)
 
     def _measure_pass(self, counted: Pass, missing: Sequence[Measurements], handles: Sequence[Any]) -> None:
         """Convert the exact counts of a pass to values on disk, one task for each file or piece of a file.
 
-        `shard_of` is the number of the shard that counts a set. A piece of measurements has the sets of this pass.
+        The counts of a pass are in shards, each with its handle. A piece has the measurements of a file whose sets this
+        pass counts.
         """
         shard_of = {names: number for number, layout in enumerate(counted.shards) for names in layout.sets}
         items = []
@@ -197,15 +214,14 @@ class MeasurementLoop:
     def _run_rounds(self, state: State | None, pending: Decision | None, counted: CountedPasses) -> State | None:
         """Run rounds of selection, decision, measurement and update until nothing is selected; return the last state.
 
-        `counted` are the counts of candidates from the passes so far, which move into the shards.
-
-        A pending decision was recorded by an earlier process; its values are not stored yet. `whole` are the counted
-        sets that no round selects.
+        `counted` are the counts of candidates from the passes so far, which move into the shards. A pending decision
+        was recorded by an earlier process; its values are not stored yet.
         """
         measurement_plan = self.measurements.measurement_plan
         if state is None or (pending is None and state.selection is None):
             return state
         memory = self.run.job.engine.bytes
+        # counted sets that no round selects
         whole = frozenset(measurement_plan.counted_sets) - frozenset(candidates_of(measurement_plan))
         shards = Shards(
             engine=self.engine,
@@ -246,12 +262,15 @@ class MeasurementLoop:
         self._decide(recorded)
         return recorded
 
-    def _decide(self, made: Decision) -> None:
-        """Record the first decision with everything that determines it, and later ones, which follow from values."""
-        digest = self.measurements.digest(made)
-        if made.round:
+    def _decide(self, recorded: Decision) -> None:
+        """Record a decision on the ledger.
+
+        The first one is recorded with everything that determines the draws. Later ones follow from its values.
+        """
+        digest = self.measurements.digest(recorded)
+        if recorded.round:
             self.journal.charge()
-            self.journal.record(made.round, digest)
+            self.journal.record(recorded.round, digest)
         else:
             content = {"decision": digest, "plan": self.run.measurement_plan.digest}
             self.journal.decide(0, decision(self.run, self.source, [content], self.run.domain))

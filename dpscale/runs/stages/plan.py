@@ -68,11 +68,12 @@ def most_cells(job: TableJob, engine: Engine) -> int:
 def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> MeasurementPlan:
     """Return the plan of a job; raise PlanError if it does not fit the memory or the requested reconstruction."""
     cells, seconds = most_cells(job, engine), job.engine.longest_planning
+    # `limited` also ends the tasks of the engine when the time of planning is over
     tools = Tools(limited(engine.each("solve-attribute")), user_store(), cells)
 
     def plan_now(named: Mechanism) -> MeasurementPlan:
         """Return the plan of a mechanism; raise PlanError if it takes too much memory or time."""
-        if named.data_independent:  # others enumerate no subsets of the workload before they measure
+        if named.data_independent:  # a fixed plan lists all subsets of the requested sets, an adaptive one does not
             problem.workload.check_subsets()
             check_planning_memory(problem, job)
         predicted = named.seconds(problem, job.options)
@@ -144,10 +145,8 @@ def plan_once_by(
 ) -> MeasurementPlan:
     """Return the plan of a mechanism with given options, from the cache if it is there.
 
-    A plan that takes at least WORTH_SECONDS is stored in the cache.
-
-    `given` are the options as the job states them, `options` with their defaults. Without a cache directory the plan is
-    made.
+    `make` computes the plan. One that takes at least WORTH_SECONDS is stored, if there is a cache directory. `given`
+    are the options as the job states them, which name the entry; `options` are complete.
     """
     folder = _folder(named, given, problem, most_cells)
     stored = None if folder is None else _read(folder, named, problem, options)
@@ -163,7 +162,8 @@ def plan_once_by(
 def _folder(named: Mechanism, given: Mapping[str, Any], problem: PlanningProblem, most_cells: int) -> Path | None:
     """Return the folder of a plan; None without a cache.
 
-    A data-independent plan is the same at any budget.
+    Its name depends on everything that determines the plan; the budget is left out for a data-independent one, which is
+    the same at any budget.
     """
     store = user_store()
     if store is None:
@@ -198,6 +198,7 @@ def cached_summary(
     inputs : sequence
         All that it depends on besides the code of this package.
     make : callable
+        Computes the summary.
     is_worth : callable
         Returns whether a summary is stored.
     fresh : bool
@@ -210,7 +211,7 @@ def cached_summary(
     with suppress(OSError, ValueError):  # a file that is missing or damaged
         digest, _, text = ("", "", "") if fresh else place.read_text("utf-8").partition("\n")
         if digest == _digest(text):
-            os.utime(place)  # the oldest entries are removed
+            os.utime(place)  # marks the last use: the oldest entries are removed
             return dict(json.loads(text))
     summary = make()
     if not is_worth(summary):
@@ -237,7 +238,7 @@ def _sign(path: Path) -> tuple[int, int]:
 
 
 def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Settings) -> MeasurementPlan | None:
-    """Return a plan; None if it is missing or differs from what was written."""
+    """Return the plan in a folder of the cache; None if it is missing or differs from what was written."""
     with suppress(OSError, ValueError, KeyError, EOFError, DpscaleError):
         written = (folder / DIGEST).read_text("utf-8")
         if written == _content(folder):

@@ -42,7 +42,11 @@ SAMPLED_SETS = 200  # sets of each part, at regular intervals
 
 
 def mean_share(workload: Workload) -> float:
-    """Return the mean share of all records that a query counts if records are spread evenly over the cells."""
+    """Return the mean share of all records that a query counts if records are spread evenly over the cells.
+
+    It is the mean over the queries of sampled sets.
+    """
+    # queries of each set, and the mean share that they count
     pairs = [(part.count(names), part.mean_entry(names)) for part in workload.parts for names in _sample_sets(part)]
     return sum(count * share for count, share in pairs) / sum(count for count, _ in pairs)
 
@@ -64,8 +68,8 @@ def accuracy_thresholds(workload: Workload) -> tuple[float, float]:
 def compare_with_adaptive(workload: Workload, error: float, rows: int | None) -> list[str]:
     """Return advice on the choice between this fixed plan and `aim-grem`.
 
-    `even` is the share of all records in a query's cell, on average; the thresholds are relative errors at which
-    experiments found one of the mechanisms better.
+    The thresholds are errors relative to the mean count, at which experiments found one of the mechanisms better. With
+    the mean share s of all records that a query counts, the error e is at threshold t for e / (t s) records.
 
     Parameters
     ----------
@@ -80,10 +84,10 @@ def compare_with_adaptive(workload: Workload, error: float, rows: int | None) ->
     list of str
         Empty if all sets have one attribute.
     """
-    even = mean_share(workload)  # of all records, in the mean over the queries
-    if not even or max(map(len, workload.sets), default=0) < 2:
+    share = mean_share(workload)
+    if not share or max(map(len, workload.sets), default=0) < 2:
         return []
-    few, many = (_two_digits(error / (share * even)) for share in accuracy_thresholds(workload))
+    few, many = (_two_digits(error / (threshold * share)) for threshold in accuracy_thresholds(workload))
     if rows is None:
         return [f"With fewer than about {few:,} records, `aim-grem` is usually more accurate than this plan; with more"
                 f" than {many:,} records, this plan is. In between, either can be."]  # fmt: skip
@@ -180,17 +184,18 @@ def _levels(hierarchy: Hierarchy, sets: Sequence[Mapping[str, Any]]) -> list[dic
 
 def _rms(rows: Sequence[Mapping[str, Any]]) -> float:
     """Return the root mean square error of the queries of some sets or families."""
-    return math.sqrt(
-        math.fsum(one["queries"] * one["error"] ** 2 for one in rows) / sum(one["queries"] for one in rows)
-    )
+    squares = math.fsum(row["queries"] * row["error"] ** 2 for row in rows)
+    return math.sqrt(squares / sum(row["queries"] for row in rows))
 
 
 def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the errors of a family: of all its sets together, and of the sets with the smallest and largest error."""
-    queries = sum(each["queries"] for each in sets)
-    errors = []
-    for each in sorted(sets, key=lambda each: each["error"]):
-        errors.append({"attributes": list(each["attributes"]), "queries": each["queries"], "error": each["error"]})
+    queries = sum(of_set["queries"] for of_set in sets)
+    errors = []  # of each set, the smallest first
+    for of_set in sorted(sets, key=lambda of_set: of_set["error"]):
+        errors.append(
+            {"attributes": list(of_set["attributes"]), "queries": of_set["queries"], "error": of_set["error"]}
+        )
     return {"family": name, "sets": len(sets), "queries": queries, "error": _rms(sets),
             "unit": sets[0].get("unit", RECORDS),
             "best": errors[:SHOWN], "worst": errors[::-1][:SHOWN]}  # fmt: skip
@@ -198,12 +203,12 @@ def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def rms_error(families: Sequence[Mapping[str, Any]]) -> float:
     """Return the root mean square error over the families of the main unit."""
-    return _rms([one for one in families if one["unit"] == main_unit(families)])
+    return _rms([family for family in families if family["unit"] == main_unit(families)])
 
 
 def main_unit(families: Sequence[Mapping[str, Any]]) -> str:
     """Return "records" if there are counts, otherwise the unit of the first family."""
-    units = [one["unit"] for one in families]
+    units = [family["unit"] for family in families]
     return RECORDS if RECORDS in units else str(units[0])
 
 
@@ -229,13 +234,16 @@ def _budget_at(noise: str, epsilon: float, delta: float) -> Budget:
 
 
 def required_epsilon(job: TableJob, error: float, target: float) -> dict[str, float]:
-    """Return the ε with a given root mean square error, and the budget in the unit of the job."""
+    """Return the ε at which the root mean square error is `target`, and the budget in the unit of the job.
+
+    `error` is that at the budget of the job.
+    """
     if not 0 < target < math.inf:
         raise JobError("--error", f"{target:g}", "a number of records above 0", "set a positive number")
-    own = job.privacy.budget
-    # errors are inverse to the root of the squared μ (or to ε)
-    cost = own.privacy_cost * (error / target) ** 2
-    if own.noise == LAPLACE:
+    budget = job.privacy.budget
+    # the error is inversely proportional to the root of the privacy cost, which is μ² or ε²
+    cost = budget.privacy_cost * (error / target) ** 2
+    if budget.noise == LAPLACE:
         return {"error": target, "epsilon": math.sqrt(cost)}
     return {"error": target, "epsilon": epsilon_of_mu(math.sqrt(cost), _delta(job)), "delta": _delta(job),
             "rho": cost / 2, "privacy_cost": cost}  # fmt: skip
@@ -345,14 +353,12 @@ def _on_errors(job: TableJob, measurement_plan: MeasurementPlan, families: Seque
 
 
 def _on_target(job: TableJob, measurement_plan: MeasurementPlan) -> list[str]:
-    """Propose a target for the rows of a job that has many sets at a small budget.
-
-    `noise` is the standard error of equal shares of the budget for all sets: by squared μ, or by ε for pure noise.
-    """
-    sets, stated = len(measurement_plan.workload.sets), any(part.target is not None for part in job.workload)
-    if job.synthesize is None or stated or sets < MANY_SETS:
+    """Propose a target for the rows of a job that has many sets at a small budget."""
+    sets, has_target = len(measurement_plan.workload.sets), any(part.target is not None for part in job.workload)
+    if job.synthesize is None or has_target or sets < MANY_SETS:
         return []
     cost = measurement_plan.cost
+    # standard error of a count if all sets have equal shares of the budget: √(sets / μ²), or sets / ε for pure noise
     noise = math.sqrt(sets / float(cost.gaussian)) if cost.gaussian else sets / max(float(cost.pure), LEAST_COST)
     if noise < LARGE_NOISE:
         return []

@@ -58,10 +58,8 @@ File = tuple[int, str, NDArray[np.int64]]
 def _files(run: TablePart) -> Iterator[File]:
     """Yield part number, file name and places in the part for the sets of each file.
 
-    The sets of a file have equally many attributes, and together about `file_rows` rows.
-
-    `rows` has the rows (queries) of each set. `starts` begins a new file where the rows before a set pass a multiple of
-    `file_rows`.
+    The sets of a file have equally many attributes, and together about `file_rows` rows: a new file begins where the
+    rows of the sets before pass a multiple of `file_rows`. A row is a query.
     """
     counts = [_row_counts(run, part) for part in run.workload.parts]
     file_rows = max(min(sum(int(rows.sum()) for rows in counts) / FILES, MOST_ROWS), LEAST_ROWS)
@@ -70,16 +68,17 @@ def _files(run: TablePart) -> Iterator[File]:
         for degree in np.unique(degrees[rows > 0]).tolist():
             places = np.flatnonzero((degrees == degree) & (rows > 0))
             rows_before = np.cumsum(rows[places]) - rows[places]
-            starts = np.flatnonzero(np.diff((rows_before // file_rows).astype(np.int64), prepend=-1))
+            multiples = (rows_before // file_rows).astype(np.int64)
+            starts = np.flatnonzero(np.diff(multiples, prepend=-1))
             folder = AnswerColumns(run.domain, part, degree).folder
             for file, sets in enumerate(np.split(places, starts[1:])):
                 yield number, f"{folder}/{number:02d}-{file:05d}.parquet", sets
 
 
 def _row_counts(run: TablePart, part: WorkloadPart) -> NDArray[np.int64]:
-    """Return the number of rows of each set in files; 0 if the set has too many queries or weight 0."""
+    """Return the number of rows of each set in files; 0 for a set without a file: of weight 0 or too many queries."""
     counts = _queries(part)
-    if part.name in statements_of(run):  # their rows are in files of their own
+    if part.name in statements_of(run):  # the part of a SELECT statement, whose rows are in a file of their own
         return np.zeros_like(counts)
     return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
 
@@ -93,12 +92,11 @@ def _index(run: TablePart, files: Sequence[File], errors: Sequence[Floats]) -> d
     """Return the columns of index.parquet, one row for each set of the workload.
 
     They are the part, number of queries, the number of the file (-1: none), the first row in the file, and the root
-    mean square standard error; `names` has the names of the files.
-
-    A file is (number of the part, name, places of its sets), and `errors` has the errors of its sets.
+    mean square standard error; `names` has the names of the files. A file is (number of the part, name, places of its
+    sets in the part), and `errors` has the errors of the sets of each file.
     """
     parts = run.workload.parts
-    starts = np.cumsum([0, *(len(part.sets) for part in parts)])
+    starts = np.cumsum([0, *(len(part.sets) for part in parts)])  # first row of each part in the index
     queries = np.concatenate([_queries(part) for part in parts])
     file, first = np.full(len(queries), -1, np.int32), np.full(len(queries), -1, np.int64)
     rms = np.full(len(queries), np.nan)
@@ -112,12 +110,12 @@ def _index(run: TablePart, files: Sequence[File], errors: Sequence[Floats]) -> d
 
 
 def _extrapolated(estimates: Estimates) -> dict[str, Any]:
-    """Return which sets a model answers beyond the row space of its measurements.
+    """Return the column `extrapolated` of the index: sets that a model answers beyond the row space of measurements.
 
-    The result is empty for least squares, which refuses such sets.
+    The result is empty for least squares, which refuses such sets: its `extrapolates` returns None for every set.
     """
-    marks = [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets[:1]]
-    if None in marks:
+    first_marks = [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets[:1]]
+    if None in first_marks:
         return {}
     return {"extrapolated": [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets]}
 
@@ -174,7 +172,7 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
 def _intervals(output: Output, estimates: Estimates) -> str:
     """Return the description of the intervals for the file's metadata; "" for the default ones.
 
-    With errors that are not exact, the probability is described as approximate.
+    Only errors of least squares are exact; with others the probability is described as approximate.
     """
     if output.level is None and not output.joint:
         return ""
@@ -186,7 +184,10 @@ def _intervals(output: Output, estimates: Estimates) -> str:
 def _figures(
     run: TablePart, estimates: Estimates, part: WorkloadPart, names: AttributeSet, answers: Floats, errors: Floats
 ) -> Figures:
-    """Return the figures of a set, flat."""
+    """Return the figures of the queries of a set, flat: answers, standard errors and both ends of intervals.
+
+    Joint intervals cover all queries of the set together at the level; others each query by itself.
+    """
     level = run.job.output.level
     if run.job.output.joint:
         answers, errors = answers.reshape(-1), errors.reshape(-1)
@@ -197,10 +198,13 @@ def _figures(
 
 
 def _dictionary_columns(columns: AnswerColumns, estimates: Estimates) -> list[str]:
-    """Return the columns whose values repeat, that is those without noise; simulated errors differ by query."""
-    others = {"query", *NOISY}
-    others |= {"std_error"} if getattr(estimates, "errors", None) is not None else set()
-    return [name for name in columns.schema.names if name not in others]
+    """Return the columns whose values repeat, which a dictionary makes smaller: those that do not differ by query.
+
+    Standard errors repeat unless they are simulated, which `estimates.errors` states.
+    """
+    differing = {"query", *NOISY}
+    differing |= {"std_error"} if getattr(estimates, "errors", None) is not None else set()
+    return [name for name in columns.schema.names if name not in differing]
 
 
 def _groups(
@@ -212,8 +216,9 @@ def _groups(
     """
     group, rows = list[SetAnswers](), 0
     requested = [part.sets[place] for place in sets.tolist()]
-    for names, pair in zip(requested, estimates.iter_part_answers(part.linear, requested), strict=True):
-        figures = _figures(run, estimates, part, names, *pair)
+    answers_and_errors = estimates.iter_part_answers(part.linear, requested)
+    for names, (answers, errors) in zip(requested, answers_and_errors, strict=True):
+        figures = _figures(run, estimates, part, names, answers, errors)
         if group and rows + figures.estimates.size > GROUP_ROWS:
             yield group
             group, rows = [], 0

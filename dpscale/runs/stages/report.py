@@ -72,11 +72,11 @@ NUMBERS = 6  # figures of sums and means
 
 
 def headline_tables(answered: Answered, found: Sequence[Finding | MeanFinding]) -> dict[str, Any]:
-    """Return the estimated total, the tables that the job asks first, and those of the findings.
+    """Return the estimated total, pictures of the tables that the job asks first and of those of the findings, and CSV.
 
-    Tables of one attribute that are implied by larger ones fill up the first group.
-
-    A finding states a conclusion about a table; one with a group is about the dependence of two attributes.
+    Tables of one attribute that are implied by larger ones fill up the first group to SINGLES of them. A finding states
+    a conclusion about a table; one with a group is about the dependence of two attributes. `download` is the number of
+    the table's text in `texts`.
     """
     shown = tables.requested(answered, ASKED)
     missing = SINGLES - sum(len(table.names) == 1 for table in shown)
@@ -109,12 +109,12 @@ def _total(answered: Answered) -> dict[str, Any] | None:
         estimate, low, high = np.array(statistics.total(answered, tables.LEVEL))[:, None]
     except PlanError:
         return None
-    errors = (high - estimate) / WIDTH_OF_95
+    errors = (high - estimate) / WIDTH_OF_95  # standard errors, from the half width of an interval
     return dict(statistic("", [""], estimate, low, high, errors, "records", 0)["rows"][0])
 
 
 def overall_errors(families: list[dict[str, Any]], index: pa.Table) -> dict[str, Any] | None:
-    """Return the typical error of counts and the share of counts that are smaller than their error.
+    """Return the typical error of counts and the share of counts that are smaller than their error (`beyond`).
 
     The typical error is the median over the sets in `index`. None if counts have no known error.
 
@@ -161,25 +161,24 @@ def remaining(run: Run) -> dict[str, Any]:
 def strategies(plan: Plan) -> list[dict[str, Any]]:
     """Return pictures of the strategies (matrices that map cells to measured values) of a plan, one for each kind.
 
-    Those with too many cells or rows to be seen are left out.
-
-    `kinds` has one block of each kind of strategy. The pictures have at most MOST_SIDE columns and twice as many rows.
+    There are at most STRATEGIES pictures. A strategy with more than MOST_SIDE cells or twice as many rows is left out,
+    because its entries could not be seen.
     """
     pictures = list[dict[str, Any]]()
-    for index, _ in plan.blocks.kinds:
+    for index, _ in plan.blocks.kinds:  # `index` is the first block of a kind
         names = plan.blocks[index].attributes
         if names and plan.domain.cells(names) <= MOST_SIDE and len(pictures) < STRATEGIES:
             matrix = plan.strategy(names)
             if len(matrix) <= 2 * MOST_SIDE:
                 pictures.append({"names": names, "rows": len(matrix), "cells": matrix.shape[1],
-                              "picture": strategy_picture(matrix)})  # fmt: skip
+                                 "picture": strategy_picture(matrix)})  # fmt: skip
     return pictures
 
 
 def snippets(run: TablePart, index: pa.Table) -> list[tuple[str, str]]:
-    """Return code per language that reads the answers of the first set with an answer file.
+    """Return pairs of a language and its code that reads the answers of the first set with an answer file.
 
-    The codes are for Python, DuckDB and R. Without answer files only the total is read.
+    The languages are Python, DuckDB and R; without answer files only Python, which reads the total.
     """
     rows = index.filter(index["file"].is_valid()).slice(0, 1).to_pylist()
     if not rows:
@@ -250,10 +249,10 @@ def _frame(run: TablePart) -> dict[str, Any]:
 
 
 def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
-    """Return the values that sections use, each as a function that computes it.
+    """Return the values that sections use, each as a function that computes it when a section is rendered.
 
-    The values of a section are computed when it is rendered; `cache` shares those that several sections need. `facts`
-    are known already; each is a function that returns the same value.
+    Values that several sections need are cached functions as well: `told` are the findings, `left` the remaining
+    budget, and `sure` the lines of errors by family and number of attributes.
     """
     measurement_plan, job, named = run.measurement_plan, run.job, run.job.reconstruction
     fixed = measurement_plan.evidence_plan
@@ -313,7 +312,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "index": lambda: len(index()),
         "risk": lambda: run.attack_risk,
         "counted": lambda: counted_words(run),
-        "error_plot": lambda: error_plot({one: own for one, own in _errors(index()).items() if one in counts}),
+        "error_plot": lambda: error_plot({name: own for name, own in _errors(index()).items() if name in counts}),
         "share_plot": lambda: share_plot(budget_shares(measurement_plan)),
         "weight_plot": lambda: "" if fixed is None else weight_plot(fixed.accuracy.profiles),
         "drawn": lambda: _drawn(run),
@@ -332,9 +331,10 @@ def _hierarchies(run: TablePart, estimated: Callable[[], Answered], index: pa.Ta
 
 
 def _found(run: TablePart) -> list[dict[str, Any]]:
-    """Return title, facts and bars (noisy counts of the found cells) of every search for cells that are not public.
+    """Return title, facts and bars of every search for cells that are not public.
 
-    `ends` are half widths of intervals, and `bars` is the chart of the largest cells.
+    The bars are a chart of the noisy counts of the found cells with intervals, of the largest MOST_CELLS if there are
+    more.
     """
     width, sections = half_width(LEVEL, GAUSSIAN), list[dict[str, Any]]()
     for name, summary in summarize_searches(run.declared, run.domain, run.searched).items():
@@ -342,12 +342,12 @@ def _found(run: TablePart) -> list[dict[str, Any]]:
         if len(largest) > MOST_CELLS:
             largest = tuple(sorted(largest, key=lambda cell: -cell[1])[:MOST_CELLS])  # by count
         labels, counts, errors = zip(*largest, strict=True) if largest else ((), (), ())
-        values, ends = np.array(counts, float), width * np.array(errors, float)
+        values, half_widths = np.array(counts, float), width * np.array(errors, float)
 
         # the attribute's words, if all its cells are shown
         attribute = run.domain[name] if name in run.domain.names and len(largest) == len(summary.cells) else None
         words = words_of(attribute) if attribute is not None and attribute.size == len(labels) else labels
-        bars = single((name,), (words,), values, ends, attribute) if largest else None
+        bars = single((name,), (words,), values, half_widths, attribute) if largest else None
         sections.append({"name": name, "title": summary.title, "facts": summary.facts, "cells": len(summary.cells),
                          "shown": len(largest), "bars": bars})  # fmt: skip
     return sections
@@ -393,7 +393,7 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _named(chosen: list[str], most: int = 4) -> str:
-    """Return the first sets that a round selected, and how often it selected nothing."""
+    """Return the first `most` sets that a round selected, and how often it selected nothing ("")."""
     sets = [names for names in chosen if names]
     first = [*sets[:most], *["…"] * (len(sets) > most)]
     nothing = len(chosen) - len(sets)
@@ -425,7 +425,7 @@ def listed_sets(run: TablePart, index: pa.Table, first: int) -> dict[str, Any]:
 
 def packed(texts: Sequence[str]) -> str:
     """Return texts, separated by form feeds, as compressed base64 for the script of the page."""
-    joined = "\f".join(one.replace("\f", " ") for one in texts)
+    joined = "\f".join(text.replace("\f", " ") for text in texts)
     return base64.b64encode(gzip.compress(joined.encode(), mtime=0)).decode()
 
 
@@ -441,10 +441,14 @@ def _errors(index: pa.Table) -> dict[str, tuple[Any, Any]]:
 
 
 def _epsilon(run: TablePart, cost: Cost) -> list[tuple[float, float]]:
-    """Return (ε, δ) pairs of a cost, at the job's δ first, then at common ones; δ above the additive one only."""
-    deltas = [float_above(cost.delta)] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
+    """Return (ε, δ) pairs of a cost, at the job's δ first, then at common ones; δ above the additive one only.
+
+    A pure cost is stated at its additive δ first. At a δ below the additive one ε is infinite.
+    """
+    of_job = [run.job.privacy.delta] if run.job.privacy.delta else []
+    deltas = [float_above(cost.delta)] if cost.pure else of_job
     figures = [(cost.epsilon_or_inf(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
-    return [figure for figure in figures if not cost.delta or np.isfinite(figure[0])] or figures[:1]
+    return [(epsilon, delta) for epsilon, delta in figures if not cost.delta or np.isfinite(epsilon)] or figures[:1]
 
 
 def _words(sure: list[dict[str, Any]]) -> list[str]:

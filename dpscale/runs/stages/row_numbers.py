@@ -1,5 +1,8 @@
 """Numbers in the synthetic rows of a run: targets from its estimates, and values of the rows of a part.
 
+The value of a number in a row is an integer of steps from its low end. A group is a cell of a set of attributes, and a
+target is the estimated sum of a number in every group of a set.
+
 A table of one part needs its rows only. In several parts the share of a part in the sum of a group is that of its
 rows, so the rows of all parts are counted first.
 """
@@ -61,10 +64,8 @@ def write_targets(run: TablePart, sampler: RowSampler, folder: Path) -> tuple[Nu
 def _targets_of(run: TablePart, name: str, names: Sequence[str]) -> NumberTargets | None:
     """Return the targets of a number; None if not even the sum of all records was measured.
 
-    There are targets for each set of attributes `names` of the rows inside a set of the workload with the number, if
-    its groups fit into an eighth of the memory, which all numbers share.
-
-    A group is a cell of a set without numbers; each set of groups has the sum of the number in every group.
+    `names` are the attributes of the rows. A set of the workload with the number has targets for its other attributes
+    and all their subsets that the rows have, if their groups fit into an eighth of the memory, which all numbers share.
     """
     answered = Answered(estimates_of(run), str(run.manifest["release"]))
     most_groups = run.job.engine.bytes // (8 * GROUP_BYTES * len(run.workload.numbers))
@@ -76,20 +77,22 @@ def _targets_of(run: TablePart, name: str, names: Sequence[str]) -> NumberTarget
                 if set(by) <= set(names) and run.domain.cells(by) <= most_groups:
                     requested.add(by)
 
-    every = [_group_targets(answered, name, by) for by in sorted(requested, key=lambda by: (len(by), by))]
+    small_first = sorted(requested, key=lambda by: (len(by), by))
+    every = [_group_targets(answered, name, by) for by in small_first]
     measured = [targets for targets in every if targets is not None]
     has_total = any(not targets.names for targets in measured)
     return NumberTargets(name, select_sets(measured, most_groups)) if has_total else None
 
 
 def _group_targets(answered: Answered, name: str, by: AttributeSet) -> GroupTargets | None:
-    """Return the targets of a number by the cells of a set of attributes; None if their sums were not measured.
+    """Return the targets of a number by the cells of the attributes `by`; None if their sums were not measured.
 
-    Sums of squares are used as well if the number has them and they were measured.
+    Sums of squares, of a family of variances, are used as well if the number has them and they were measured.
     """
     domain = answered.estimates.workload.domain
     number = number_named(domain, name, "synthesize")
-    for family in [VarianceQueries(of=name), MeanQueries(of=name)] if number.squares else [MeanQueries(of=name)]:
+    families = [VarianceQueries(of=name), MeanQueries(of=name)] if number.squares else [MeanQueries(of=name)]
+    for family in families:
         part = part_of(family, domain, ((*by, name),), (1.0,))
         try:
             check_measured(answered, part, (*by, name))
@@ -104,27 +107,32 @@ def _shares(
 ) -> GroupTargets:
     """Return targets from centred answers: with t = 2u − 1, u = (t + 1)/2 and u² = (t² + 2t + 1)/4.
 
-    A value u is a fraction of the number's range. The answers of each group are the sum of t, the number n of rows and,
-    if measured, the sum q of t², named by `figures`; then the sum of t + n, whose error shows their covariance. The
-    answers of a number whose total over a unit of k rows is bounded are k times as large as the sum of t.
+    A value u is a fraction of the number's range. `given` has answers and standard errors with the figures of a group
+    on the last axis: the sum of t, the number n of rows and, if measured, the sum q of t², named by `figures`; then the
+    sum of t + n, whose error shows their covariance. The answers of a number whose total over a unit of k rows is
+    bounded are k times as large as the sum of t.
+
+    The sum of values is t/2 + c n with variance var(t)/4 + c cov(t, n) + c² var(n): c is 1/2 for u, and centre for
+    values in units of the column, as shares of the range.
     """
     answers, errors = (each.reshape(-1, each.shape[-1]) for each in given)
-    first, second, both = figures.index("t"), figures.index("n"), -1  # t + n is the last sum of two
-    t, n, rows = answers[:, first] / number.rows_per_unit, answers[:, second], number.rows_per_unit
+    place_t, place_n, place_sum = figures.index("t"), figures.index("n"), -1
+    rows = number.rows_per_unit
+    t, n = answers[:, place_t] / rows, answers[:, place_n]
     squares = (answers[:, figures.index("q")] + 2 * t + n) / 4 if "q" in figures else np.empty(0)
-    variances = errors[:, [first, second, both]].T ** 2
-    covariance = (variances[2] - variances[0] - variances[1]) / (2 * rows)
-    variance = variances[0] / rows**2
-    centre = number.low / number.steps + 0.5  # the sum is t/2 + centre · n, in units of the range
+    scaled_variance, n_variance, sum_variance = errors[:, [place_t, place_n, place_sum]].T ** 2
+    t_variance = scaled_variance / rows**2
+    covariance = (sum_variance - scaled_variance - n_variance) / (2 * rows)
+    centre = number.low / number.steps + 0.5
     value_errors, sum_errors = (
-        np.sqrt(np.maximum(variance / 4 + offset * covariance + offset**2 * variances[1], 0))
+        np.sqrt(np.maximum(t_variance / 4 + offset * covariance + offset**2 * n_variance, 0))
         for offset in (centre, 0.5)
     )
     return GroupTargets(
         names=by,
         sizes=answered.estimates.workload.domain.shape(by),
         known=n,
-        known_errors=errors[:, second],
+        known_errors=errors[:, place_n],
         sums=(t + n) / 2,
         errors=sum_errors,
         value_errors=value_errors,
@@ -163,10 +171,9 @@ def number_steps(
 ) -> dict[str, Integers]:
     """Return the steps (integers from 0, the low end) of every number for the rows of a part; -1 for null.
 
-    Values are drawn so that their sums by groups meet the targets, scaled to the rows: those of this part if it is
-    drawn alone or has weights, otherwise those of all parts, whose rows in every group were counted before.
-
-    A part is drawn alone if it has all files. `known` of a target has the records with a value of each group.
+    Values are drawn so that their sums by groups meet the targets, scaled to the rows: those of this part if it is the
+    only one (with all files) or has weights, otherwise those of all parts, whose rows in every group were counted
+    before.
     """
     is_only_part = part.parts == part.files
     row_weights = np.ones(len(rows)) if weights is None else weights
@@ -204,9 +211,9 @@ def row_sums(
     steps: dict[str, Integers],
     weights: Floats | None,
 ) -> list[Floats]:
-    """Return the sums of each number over the rows in its reported groups, concatenated, in steps; nulls add 0.
+    """Return the sums of each number over the rows in its reported groups, concatenated; nulls add 0.
 
-    `by.index` is the group of each row in a set of attributes.
+    Sums are in units of the number: its low end, in steps from 0, is added to the steps of a row.
     """
     row_weights, sums = np.ones(len(rows)) if weights is None else weights, list[Floats]()
     for targets in read_number_targets(folder / TARGETS):
@@ -222,21 +229,19 @@ def describe_numbers(
 ) -> dict[str, object]:
     """Return the distance of the sums of the rows from the estimates, in standard errors, by number.
 
-    `sums` are those of `row_sums`, over `scale` times as many rows as were estimated. Groups whose estimate is not
-    above its error are left out.
-
-    Sums of a target are in units of the range, hence the factor.
+    `sums` are those of `row_sums`, over `scale` times as many rows as were estimated. Groups whose number of records is
+    not distinguishable from zero are left out. Sums of a target are fractions u of the range: a value is low + steps u.
     """
     described = dict[str, object]()
     for targets, sums_of_rows in zip(numbers, sums, strict=True):
         number, reported = number_named(run.domain, targets.name, "synthesize"), targets.reported
-        seen = np.concatenate([by.visible for by in reported])
+        visible = np.concatenate([by.visible for by in reported])
         estimates = np.concatenate([number.steps * by.sums + number.low * by.known for by in reported])
         errors = number.steps * np.concatenate([by.value_errors for by in reported])
-        distances = np.abs(sums_of_rows / scale - estimates)[seen] / errors[seen]
+        distances = np.abs(sums_of_rows / scale - estimates)[visible] / errors[visible]
         described[targets.name] = {
-            "sets": len(targets.sets), "groups": int(seen.sum()),
-            "median": float(np.median(distances)) if seen.any() else None,
-            "max": float(distances.max()) if seen.any() else None,
+            "sets": len(targets.sets), "groups": int(visible.sum()),
+            "median": float(np.median(distances)) if visible.any() else None,
+            "max": float(distances.max()) if visible.any() else None,
         }  # fmt: skip
     return described

@@ -61,18 +61,22 @@ def with_row_ranges(run: TablePart, rules: Sequence[Any], prefix: str = "") -> l
 
 
 def _row_ranges(run: TablePart, name: str) -> ValueRanges:
-    """Return the values in the cells of an attribute on the lattice of its column, or of a number of this column."""
+    """Return the ranges of values in the cells of an attribute.
+
+    The values are multiples of a step: the unit of a number that is read from the same column, or else the step of the
+    column's type for bins. None is the step of other attributes.
+    """
     attribute = run.domain[name]
-    steps = [float(number.unit) for number in _same_column(run, name)]
+    units = [float(number.unit) for number in _same_column(run, name)]
     types = run.manifest.get("columns") or {}
     step = row_step(attribute, type_of(types.get(name, ""))) if attribute.kind == "bins" else None
-    return value_ranges(attribute, steps[0] if steps else step)
+    return value_ranges(attribute, units[0] if units else step)
 
 
 def _same_column(run: TablePart, name: str) -> list[Number]:
     """Return the numbers of the rows that are read from the column of an attribute."""
-    return [one for one in run.domain.numbers
-            if one.name in run.workload.numbers and one.column == run.domain[name].column]  # fmt: skip
+    return [number for number in run.domain.numbers
+            if number.name in run.workload.numbers and number.column == run.domain[name].column]  # fmt: skip
 
 
 def fit_values(
@@ -80,8 +84,6 @@ def fit_values(
     stream: PublicStream,
 ) -> None:  # fmt: skip
     """Change the values inside cells, and the steps of numbers, in place, so that no row breaks a rule.
-
-    `before` has a value for each row; where a cell is a single value it is the low end of its range.
 
     Parameters
     ----------
@@ -101,7 +103,7 @@ def fit_values(
     cells, ranges = RowCells.of(names, rows, steps), dict[str, Any]()
     for rule in rules.rules:
         ranges |= rule.ranges
-    before = dict[str, Floats]()
+    before = dict[str, Floats]()  # value of each row; of a cell with a single value the low end of its range
     for name in rules.names:
         values = number_values(_number(run, name), steps[name]) if name in steps else inside[name]
         before[name] = ranges[name].low[cells.cells[name]] if values is None else np.asarray(values, np.float64)
@@ -126,19 +128,18 @@ def _number(run: TablePart, name: str) -> Number:
 
 
 def _set_steps(number: Number, steps: dict[str, Integers], values: Floats, changed: Flags) -> None:
+    """Set the steps of a number, in place, to those of `values` in the rows that changed and are not null (-1)."""
+    in_steps = np.clip(np.rint(values / float(number.unit)) - number.low, 0, number.steps).astype(np.int64)
     known = changed & (steps[number.name] >= 0)
-    found = np.clip(np.rint(values / float(number.unit)) - number.low, 0, number.steps).astype(np.int64)
-    steps[number.name][known] = found[known]
+    steps[number.name][known] = in_steps[known]
 
 
 def broken_rows(run: TablePart, names: Sequence[str], rows: Integers32, table: pa.Table) -> int:
     """Return the number of rows that break a rule, from their cells and the values of their columns as written.
 
-    A comparison with an unknown value (null) is not broken. Rules over attributes that the rows do not have are left
-    out.
-
-    A rule on cells is checked by cells alone. One with comparisons of values (`linear`) holds if its cells satisfy it
-    or one of its comparisons is true or unknown.
+    A rule on cells is checked by cells alone. A rule on values is a clause, alternatives of which one must hold:
+    conditions on cells, and comparisons of linear terms (`linear`). A comparison with an unknown value (null) holds.
+    Rules over attributes that the rows do not have are left out.
     """
     cells = RowCells.of(names, rows)
     rules: Sequence[DomainConstraint] = constraints_on(run.domain.rules, names)
@@ -146,12 +147,13 @@ def broken_rows(run: TablePart, names: Sequence[str], rows: Integers32, table: p
     for rule in rules:
         broken |= rule.broken(cells.cells.__getitem__)
 
-    values = dict[str, Floats]()
+    values = dict[str, Floats]()  # by column that a rule compares
     for name in rule_values(run, table.column_names).names:
         values[name] = _written(run.domain[name], table.column(name).combine_chunks())
     for rule in run.domain.value_rules:
         compared = {name for linear in rule.clause.linear for name in linear.names}
-        if not (compared <= values.keys() and set(rule.names) <= set(names)):
+        is_of_rows = compared <= values.keys() and set(rule.names) <= set(names)
+        if not is_of_rows:
             continue
         holds = cells.satisfied(rule)
         for linear in rule.clause.linear:

@@ -103,8 +103,7 @@ def request_rows(run: TablePart, rows: int) -> None:
 def perform(run: TablePart, engine: Engine) -> None:
     """Fit the sampler, draw every part of the rows in a task, and write the description with the rows' distances.
 
-    `write_part` returns arrays: counts of the compared sets, rows counted, rows that break a rule, then sums of
-    numbers.
+    A task returns COUNTED arrays and the sums of each number (see `write_part`), which are added over the parts.
     """
     settings, folder, memory = _settings(run), model_folder(run), run.job.engine.bytes
     columns = len(run.domain) + len(run.workload.numbers)
@@ -199,14 +198,11 @@ def _clear(folder: Path) -> None:
 
 
 def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> Counts:
-    """Draw a part and write its files.
+    """Draw a part, of one or several files, and write its files.
 
     Return its counts over the compared sets, the numbers of rows that were counted and that break a rule, then its sums
-    of numbers.
-
-    `settings` is an argument because a process with an open run may have older settings.
-
-    A part may have several files. Its cells are stored already if a first pass counted them.
+    of numbers. `settings` is an argument because a process with an open run may have older settings. The cells of the
+    part are stored already if a first pass counted them.
     """
     run, sampler = open_sampler(path, folder, name)
     stored = cells_file(Path(folder), name, part)
@@ -214,8 +210,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     weights = sampler.weights(rows, part) if settings.weights and isinstance(sampler, PairwiseSampler) else None
     numbers = number_steps(run, Path(folder), sampler, rows, part, weights) if run.workload.numbers else {}
 
-    # `start` is the first row of a file in the part, `broken` the number of rows that break a rule
-    start, broken = 0, 0
+    start, broken = 0, 0  # first row of a file in the part; rows that break a rule
     for file in part.each:
         inside = slice(start, start + file.count)
         stream = PublicStream(run.manifest["release"], "values", file.rows, file.parts, file.number)
@@ -247,8 +242,8 @@ def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart, key: str | No
 
 
 def format_columns(run: TablePart, rows: Integers, key: str) -> dict[str, pa.Array]:
-    """Return the columns of the domain's formats for the rows of some numbers."""
-    return {one.name: text_column(one, rows, format_key(run, key)) for one in run.domain.formats}
+    """Return the columns of texts with a format of the domain, for the rows with the numbers `rows`."""
+    return {form.name: text_column(form, rows, format_key(run, key)) for form in run.domain.formats}
 
 
 def format_key(run: TablePart, key: str | None = None) -> str:
@@ -373,23 +368,23 @@ def conditional_rows(run: TablePart, rows: int | None, given: Evidence, state: i
 def _kept(run: TablePart, sampler: RowSampler, rows: int | None, given: Evidence, key: str) -> Integers32:
     """Return cells of rows with the given values, shape (rows, d).
 
-    Tables of unconditional rows are drawn, each twice as large as the one before, until one has enough such rows. The
-    first size follows from a trial.
-
-    `given` has the accepted cells of each attribute; SPARE is a margin above the expected number of draws.
+    `given` has the accepted cells of each attribute. Tables of unconditional rows are drawn, each twice as large as the
+    one before, until one has enough such rows. The first size follows from the share of matching rows in a trial, with
+    SPARE as a margin.
     """
-    columns = {sampler.names.index(name): sorted(set(cells)) for name, cells in given.items()}
+    accepted_cells = {sampler.names.index(name): sorted(set(cells)) for name, cells in given.items()}  # by column
 
     def matching(count: int) -> Integers32:
         """Draw `count` rows of the whole table and return those with accepted cells in all columns."""
         drawn = drawn_rows(run, sampler, RowPart(count, 1, 0), key)
         matches = np.ones(count, np.bool_)
-        for column, accepted in columns.items():
+        for column, accepted in accepted_cells.items():
             matches &= np.isin(drawn[:, column], accepted)
         return drawn[matches]
 
     share = len(matching(TRIAL_PART.rows)) / TRIAL_PART.rows if given else 1.0  # of the rows that match, by a trial
     wanted = max(1, round(share * sampler.total)) if rows is None else rows
+    # a share of 0 in the trial is taken as that of one row
     count = wanted if share == 1 else math.ceil(SPARE * wanted / max(share, 1 / TRIAL_PART.rows))
     while count <= max(MOST_DRAWN, wanted):  # a trial without a match may be followed by some
         checked_rows(run, count)

@@ -114,61 +114,66 @@ def terms(run: TablePart) -> tuple[Cost, list[dict[str, Any]]]:
 
 def read_names(run: TablePart, plan: UnitPlan) -> list[str]:
     """Return the attributes that are read: those of the plan of rows too, so that the same rows are dropped."""
-    used = {name for own in (*plan.sets, *run.measurement_plan.counted_sets) for name in own} or {run.domain.names[0]}
+    sets = (*plan.sets, *run.measurement_plan.counted_sets)
+    used = {name for attributes in sets for name in attributes} or {run.domain.names[0]}
     return [name for name in run.domain.axis_names if name in used]
 
 
 def exact_counts(run: TablePart, engine: Engine, table: Table, plan: UnitPlan, names: Sequence[str]) -> list[Integers]:
     """Return the exact numbers of distinct units of each set, in as many passes as the memory setting requires.
 
-    `grouping` are the attributes of the sets, `dropping` those whose values drop a row. Each pass reads the units whose
-    hashes are in its ranges.
+    Each pass reads the units whose hashes are in its ranges. A row is dropped by values of any of the attributes
+    `names`, so those with such values (`dropping`) are read beside the attributes of the sets (`grouping`).
     """
     if not plan.sets:
         return []
     data, groups = run.job.data, partition_groups(table.partitions, engine.workers)
     dropped = rows_beyond_bound(run, engine, table, groups, list(names)) or {}
     through = unit_lookup(run, engine)
-    grouping = tuple(name for name in names if any(name in of_range for of_range in plan.sets))
+    grouping = tuple(name for name in names if any(name in attributes for attributes in plan.sets))
     dropping = tuple(name for name in names if run.domain[name].drops and name not in grouping)
-    rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
-    totals = [np.zeros(run.domain.cells(of_range), np.int64) for of_range in plan.sets]
+    files = {part.path: part for part in table.partitions}  # a partition of each file has the rows of the file
+    rows = sum(part.row_bound() for part in files.values())
+    totals = [np.zeros(run.domain.cells(attributes), np.int64) for attributes in plan.sets]
     for ranges in hash_passes(rows * ROW_BYTES, run.job.engine.bytes):
         request = UnitRequest(
             domain=run.domain, names=grouping, dropping=dropping, unit=str(data.unit_column), ranges=ranges
         )
         items = [(request, group, *dropped_rows(group, dropped), *through) for group in groups]
         handles = engine.persist(unit_cells, items, "read-units")
-        cuts = cut_ranges(ranges, 2 * engine.workers)
+        cuts = cut_ranges(ranges, 2 * engine.workers)  # the units of each task: a unit is in one of them
         take = partial(take_range, ranges=cuts)
         join = partial(count_units, names=grouping, sets=plan.sets, domain=run.domain)
         for counted in engine.exchange(take, handles, join, len(cuts), "count-units"):
-            for total, of_range in zip(totals, counted.counts, strict=True):
-                total += of_range
+            for total, of_task in zip(totals, counted.counts, strict=True):
+                total += of_task
     return totals
 
 
 def beyond_bound(run: TablePart, engine: Engine, table: Table, names: Sequence[str]) -> Integers:
-    """Return the exact number of rows that the bound k cuts, of each unit at most (`REACH` - 1) k; shape (1,)."""
+    """Return the exact number of rows that the bound k cuts, of each unit at most (`REACH` - 1) k; shape (1,).
+
+    They are the rows beyond k without those beyond `REACH` k, so that one unit changes the number by a known bound.
+    """
     bound, groups = int(run.job.data.max_rows_per_unit or 1), partition_groups(table.partitions, engine.workers)
-    near, far = (sum(map(len, rows_beyond_rank(run, engine, table, groups, names, most).values()))
-                 for most in (bound, REACH * bound))  # fmt: skip
-    return np.array([near - far], np.int64)
+    beyond, far_beyond = (sum(map(len, rows_beyond_rank(run, engine, table, groups, names, most).values()))
+                          for most in (bound, REACH * bound))  # fmt: skip
+    return np.array([beyond - far_beyond], np.int64)
 
 
 def write(run: TablePart, plan: UnitPlan, drawn: Sequence[Floats]) -> None:
     """Write a table of answers for each draw, then the record of the draws, whose presence completes the stage.
 
-    A record has the `attributes` of its set; the one without is the number of rows that the bound cuts.
+    The record of a draw has the `attributes` of its set; the one without is the number of rows that the bound cuts.
     """
-    folder, record = run.path / "units", list[dict[str, Any]]()
-    for number, (own, values, draw) in enumerate(zip(plan.records, drawn, plan.all_draws, strict=True)):
+    folder, written = run.path / "units", list[dict[str, Any]]()
+    for number, (record, values, draw) in enumerate(zip(plan.records, drawn, plan.all_draws, strict=True)):
         error = draw.lattice_variance**0.5
-        name = f"{number:04d}.parquet" if "attributes" in own else CUT_FILE
-        table = unit_table(run.domain, tuple(own.get("attributes", ())), values, error, run.job.privacy.noise)
+        name = f"{number:04d}.parquet" if "attributes" in record else CUT_FILE
+        table = unit_table(run.domain, tuple(record.get("attributes", ())), values, error, run.job.privacy.noise)
         _write_table(folder / name, table)
-        record.append({"file": name, **own})
-    write_whole(run.path / UNIT_RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode())
+        written.append({"file": name, **record})
+    write_whole(run.path / UNIT_RECORD, json.dumps(written, indent=1, ensure_ascii=False).encode())
     remove_partial(folder)
     flush_names(folder)
 
