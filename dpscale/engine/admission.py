@@ -99,9 +99,10 @@ def _version(name: str) -> str:
 
 def version_faults(expected: Mapping[str, str]) -> str:
     """Return the versions of this process that differ from the expected ones; "" if none does."""
-    here = installed_versions()
-    differing = [(name, here.get(name, "missing"), one) for name, one in expected.items() if here.get(name) != one]
-    return ", ".join(f"{name} {found} (here {wanted})" for name, found, wanted in differing)
+    installed = installed_versions()
+    differing = [(name, wanted) for name, wanted in expected.items() if installed.get(name) != wanted]
+    # the message is read on the driver, whose versions are the expected ones
+    return ", ".join(f"{name} {installed.get(name, 'missing')} (here {wanted})" for name, wanted in differing)
 
 
 @dataclass(frozen=True)
@@ -325,8 +326,10 @@ class Admission:
         self._client, self._notice = client, notice
         self._checks: list[Check] = [SameVersions()]
         self._mark = secrets.token_hex(8)
-        self._passed: set[str] = set()
-        self._silent: dict[str, Future[None]] = {}  # the request that each has not answered
+        self._passed: set[str] = set()  # workers that have passed all checks
+        self._silent: dict[
+            str, Future[None]
+        ] = {}  # workers without an answer, with a request that ends once they answer
 
     @property
     def silent(self) -> list[str]:
@@ -341,7 +344,7 @@ class Admission:
     def guarded(self, graph: Graph) -> Graph:
         """Return a graph whose tasks run only in admitted processes.
 
-        A value of the graph is (function, arguments …). Each function gets a single wrapper, which refuses to run
+        A value of the graph is (function, arguments …). Tasks of one function share a wrapper, which refuses to run it
         before the process has the current mark.
         """
         calls: dict[int, AdmittedCall] = {}
@@ -353,10 +356,10 @@ class Admission:
     def require(self, check: Check) -> None:
         """Add a check, which all workers have to pass before they get another task.
 
-        `_checks` are all checks in order, without repeats. A new random mark makes earlier admissions invalid, and
-        workers in `_passed` are asked for the new check only, if they are still the processes that have passed.
+        A new random mark makes earlier admissions invalid. Processes that have passed the earlier checks are asked for
+        the new one only.
         """
-        self.renew()
+        self.renew()  # leaves only processes that have passed in `_passed`
         if check in self._checks:
             self._checks.remove(check)
         self._checks.append(check)
@@ -374,7 +377,8 @@ class Admission:
         checked, present = None, self._present()
         while present != checked:
             self.review(present)
-            checked, present = present, self._present() if self._silent else present
+            checked = present
+            present = self._present() if self._silent else present
         if self.silent and not self._passed:
             raise unanswered(self.silent, answer_seconds())
 
@@ -383,11 +387,7 @@ class Admission:
         return set(scheduler_answer(self._client, lambda: self._client.nthreads(asynchronous=True)))
 
     def review(self, present: Collection[str]) -> None:
-        """Check those of the present workers that have joined or come back.
-
-        `_passed` are the workers that have passed all checks. `_silent` maps a worker that did not answer to a request
-        that ends once it does; the worker is asked again then.
-        """
+        """Check those of the present workers that have joined or come back, and silent ones that answer now."""
         for worker in [worker for worker, request in self._silent.items() if request.done() or worker not in present]:
             self._silent.pop(worker).cancel()
         self._passed &= set(present)
@@ -413,16 +413,14 @@ class Admission:
 
         A worker answers None if it passes, (number of the question, fault) if not, or an exception. The first check
         that fails is reported, with all workers that fail it.
-
-        `checks` have `questions`, which a worker answers in its own process, and an `error` for the workers that fail.
-        `asked` has the check of each question by its number.
         """
         if not workers:
             return
 
         with ExitStack() as stack:
             try:
-                asked = [(check, one) for check in checks for one in stack.enter_context(check.questions())]
+                # each question with its check
+                asked = [(check, question) for check in checks for question in stack.enter_context(check.questions())]
             except OSError as error:
                 raise TransientError("run directory", f"no file can be written for the check of workers "
                                      f"({error.strerror or type(error).__name__})", "", AGAIN) from None  # fmt: skip
@@ -473,10 +471,10 @@ def ask(
     client: Client, workers: Sequence[str], function: Callable[..., Any], *arguments: object,
     notice: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
-    """Return function(*arguments) of each worker that answers in time, or the exception that it raised.
+    """Return the answer function(*arguments) of each worker, or the exception that it raised, and the silent workers.
 
-    The second result are the workers that do not answer although the scheduler still has them. Workers that have left
-    meanwhile are in neither: tasks may run on what joins in their place.
+    Silent are the workers that do not answer in time although the scheduler still has them. Workers that have left
+    meanwhile are in neither: tasks may run on what joins in their place. `notice` is called while answers are awaited.
 
     Raises
     ------

@@ -125,6 +125,7 @@ class Engine(ABC):
         return partial(self._each, label)
 
     def _each(self, label: str, function: Callable[..., Any], items: Iterable[Any]) -> list[Any]:
+        """Return function(item) for every item, also for items that are tuples; a function may name its tasks."""
         named = getattr(function.func if isinstance(function, partial) else function, "task_name", label)
         return self.map(function, [(item,) for item in items], named)
 

@@ -89,7 +89,7 @@ class ClusterEngine(Engine):
         """Draw the name of the engine, by which keys of tasks are unique; the parameters are those of the class."""
         self.client, self.progress, self.priority, self._owned = client, progress, priority, owned
         self._name, self._runs = secrets.token_hex(8), 0
-        self._paces: dict[str, float | None] = {}
+        self._paces: dict[str, float | None] = {}  # seconds of a call of the last map with a label
         self._admission = Admission(client, lambda done, total: self.progress("check", done, total))
         self._restrictions: set[frozenset[str]] = set()  # workers of tasks that only some may get
         self._shown = ("check", 0, 0)  # last report of progress
@@ -116,7 +116,7 @@ class ClusterEngine(Engine):
     ) -> list[Any]:
         """Return function(item) for every item, in order; a tuple item is unpacked into the arguments.
 
-        `_paces` has the seconds of a call by label, from which the next map of this label starts its batches.
+        Items are run in batches, whose size follows from the time of a call in the last map with this label.
         """
         arguments = argument_tuples(items)
         results: list[Any] = [None] * len(arguments)
@@ -141,13 +141,12 @@ class ClusterEngine(Engine):
     ) -> Generator[tuple[int, tuple[float, list[Any]]], None, None]:
         """Run batches, a limited number at once, and yield the start and the result of each as it finishes.
 
-        `window` is the largest number of tasks at the scheduler; new ones are submitted when half of them are finished.
-
-        A future is a task at the scheduler; `pending` has the start of its batch. `watch` returns finished futures.
+        The start is the number of the first item of a batch. New tasks are submitted when half of those at the
+        scheduler are finished.
         """
         watch, name, resources = self._watch(), self._key_prefix(label), self._resources(memory)
-        window = min(max(LEAST_TASKS, TASKS_PER_THREAD * self.workers), MOST_TASKS)
-        pending: dict[Future, int] = {}
+        window = min(max(LEAST_TASKS, TASKS_PER_THREAD * self.workers), MOST_TASKS)  # tasks at the scheduler at once
+        pending: dict[Future, int] = {}  # unfinished tasks, with the start of their batch
 
         try:
             while batches.remaining or pending:
@@ -240,10 +239,7 @@ class ClusterEngine(Engine):
         self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], numbers: range,
         key_name: Callable[[str], str], keep: bool,
     ) -> list[Any]:  # fmt: skip
-        """Run a shuffle on the workers: `take` splits each input by number, `join` combines the pieces of each number.
-
-        Returns the results, or with `keep` handles of them that stay on the workers.
-        """
+        """Run the exchange for some numbers; return the results, or with `keep` handles of them on the workers."""
         graph, keys = exchange_graph(take, handles, join, numbers, key_name)
         futures, watch = self._submit(graph, keys, None), self._watch()
         watch.add(futures)
@@ -285,10 +281,10 @@ class ClusterEngine(Engine):
                 ask(self.client, list(self._nthreads(refresh=True)), end, use)
 
     def _run_graphs(self, graphs: Sequence[tuple[Graph, list[Any]]], label: str, memory: int | None) -> list[Any]:
-        """Submit graphs of tasks and return handles of the results when all are done; report under `label`.
+        """Submit graphs of tasks, each with the keys of its results; return handles of these when all are done.
 
-        A graph comes with the keys of its results. `memory` is the number of bytes that a task needs, for Dask's
-        resources of workers. The messages of a graph are flushed before the next one is submitted.
+        `memory` is the number of bytes that a task needs, for Dask's resources of workers. The messages of a graph are
+        flushed before the next one is submitted, because Dask would merge them into one.
         """
         with cluster_errors(self.client, label), _waiting():
             self._admission.check_present()
@@ -305,10 +301,10 @@ class ClusterEngine(Engine):
     def _submit(
         self, graph: Graph, keys: list[Any], resources: dict[str, int] | None, later: bool = False
     ) -> list[Any]:
-        """Return futures of some keys; tasks that consume handles have priority, which releases their memory early.
+        """Submit a graph and return the futures of some keys.
 
-        `later` marks tasks that consume results of others; it adds 1 to the doubled priority, so they precede tasks of
-        equal priority.
+        `later` marks tasks that consume results of others (handles). They precede other tasks of equal priority, which
+        releases the memory of the results early.
         """
         self._check_open()
         priority = self.priority * 2 + later
@@ -319,8 +315,8 @@ class ClusterEngine(Engine):
     def _futures(self, graph: Graph, keys: list[Any], priority: int, resources: dict[str, int] | None) -> list[Any]:
         """Submit a graph to the admitted workers and return the futures of `keys`.
 
-        `only` restricts tasks to the admitted workers while another one has not answered; such restrictions are
-        recorded to detect that all of these workers are lost.
+        While a worker has not answered, tasks are restricted to the others. Such restrictions are recorded to detect
+        that all of these workers are lost.
         """
         workers = self._admission.only
         self._restrictions |= {frozenset(workers)} if workers else set()
@@ -333,9 +329,8 @@ class ClusterEngine(Engine):
     def _review(self, present: Collection[str] | None, idle: float) -> None:
         """Check workers that joined or came back, ask all again if nothing finishes, and repeat the progress.
 
-        Raises TransientError if tasks of this engine may run on lost workers only.
-
-        `idle` are the seconds since a task finished. A restriction is the set of workers on which some tasks must run.
+        Raises TransientError if tasks of this engine may run on lost workers only (`_futures`). `idle` are the seconds
+        since a task finished.
         """
         if present:
             if min(idle, monotonic() - self._renewed) > answer_seconds():
@@ -391,7 +386,7 @@ class ClusterEngine(Engine):
         """
         seconds = worker_seconds()
         with cluster_errors(self.client, "check"), _waiting():
-            end, call = monotonic() + seconds, None
+            end, call = monotonic() + seconds, None  # the future of `call` is kept, so that its task stays
             while not any(info["status"] == "running" for info in self.worker_info().values()):
                 if monotonic() > end:
                     raise no_workers(seconds)

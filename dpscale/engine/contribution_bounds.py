@@ -3,6 +3,9 @@
 For a contribution bound, all partitions are read once, the rows are exchanged between workers by buckets of units, and
 the result is one bit per row. For bounded totals of numbers they are read again, and the result is the changed values.
 Refused values are searched after a task met one, or for `dpscale check domain`.
+
+A shard has the rows of some partitions, dealt to buckets by the hash of their unit, in segments that are encrypted one
+by one. The result of a bucket is one bit for each of its rows: whether it is counted.
 """
 
 from __future__ import annotations
@@ -107,6 +110,8 @@ def rows_beyond(
     through : UnitMap, optional
         Map from the values of the unit's column to the unit.
     """
+    # bytes of a worker's task, rows of a segment, partitions of each shard, number of buckets, and how many of these a
+    # task treats together
     share = memory // (2 * engine.workers)
     segment = min(max(share // SEGMENT_BYTES, LEAST_SEGMENT), MOST_SEGMENT)
     pieces = _pieces(groups, rows, engine.workers)
@@ -134,7 +139,8 @@ def rows_beyond(
         shards = engine.persist(_assign_shard, items, "units")
         join = partial(decided, bound=bound)
         found = engine.exchange(partial(bounded_rows, bound=bound), shards, join, -(-count // each), "bound")
-        bits = [[own[number] for own in found] for number in range(len(shards))]
+        # each task of the exchange returns the bits of all shards
+        bits = [[of_task[number] for of_task in found] for number in range(len(shards))]
         parts = []
         for start in range(0, len(shards), MARKED_AT_ONCE):
             pairs = list(zip(shards, bits, strict=True))[start : start + MARKED_AT_ONCE]
@@ -146,10 +152,10 @@ def rows_beyond(
 def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[tuple[Partition, ...]]:
     """Return the partitions, in the order of the groups, in pieces of about one shard each.
 
-    No piece has partitions of two groups. `wanted` is the number of pieces in all, `each` that for a group.
+    No piece has partitions of two groups.
     """
     wanted = max(-(-rows // SHARD_ROWS), SHARDS_A_WORKER * workers)
-    each = max(wanted // max(len(groups), 1), 1)
+    each = max(wanted // max(len(groups), 1), 1)  # pieces of a group
     pieces = []
     for group in groups:
         step = -(-len(group) // each)
@@ -192,8 +198,7 @@ def clip_unit_totals(
 ) -> Dropped:
     """Return the rows to leave out and the values to change, so that totals of numbers by unit are bounded.
 
-    A pass has ranges of the hash of units whose rows fit the memory. `found` has the changes of every range for each
-    group.
+    A pass reads the units whose hashes are in its ranges, so that their rows fit the memory.
 
     Parameters
     ----------
@@ -212,17 +217,17 @@ def clip_unit_totals(
     _check_changes(rows * CHANGE_BYTES * len(request.numbers), memory)
     sent = send_dropped_rows(engine, dropped)
     lookup = engine.scatter(through.cut(KEYS_SENT), "units") if through is not None else []
-    found: list[list[Any]] = [[] for _ in groups]
+    found: list[list[Any]] = [[] for _ in groups]  # changes of all ranges, for each group
 
     for ranges in hash_passes(rows * TOTAL_BYTES * (1 + len(request.numbers)), memory):
-        own = replace(request, ranges=ranges)
-        items = [(own, group, *dropped_rows(group, sent), *lookup) for group in groups]
+        of_pass = replace(request, ranges=ranges)
+        items = [(of_pass, group, *dropped_rows(group, sent), *lookup) for group in groups]
         handles = engine.persist(unit_rows, items, "read-units")
         cuts = cut_ranges(ranges, 2 * engine.workers)
         take, join = partial(take_unit_rows, ranges=cuts), partial(clip_totals, numbers=request.numbers)
         for changes in engine.exchange(take, handles, join, len(cuts), "bound-totals"):
-            for whole, part in zip(found, changes.found, strict=True):
-                whole.append(part)
+            for of_group, part in zip(found, changes.found, strict=True):
+                of_group.append(part)
 
     clipped = dict(dropped)
     for group, changes in zip(groups, found, strict=True):
@@ -278,7 +283,7 @@ def _families(engine: Engine, table: Table, column: str) -> list[list[str]]:
 
 def _hop(engine: Engine, table: Table, key: str, unit: str) -> UnitMap:
     found = engine.map(link_ends, [(part, ((key,), (unit,)), "drop") for part in table.partitions], "units")
-    words, units = (np.concatenate(own) for own in zip(*found, strict=True))
+    words, units = (np.concatenate(of_column) for of_column in zip(*found, strict=True))
     return UnitMap.made(words, units)
 
 
@@ -304,8 +309,8 @@ def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
     if not any(map(table.partitions[0].has, columns)):
         table.require(columns)  # raises an error that explains why none exists
     domain, whole = engine.broadcast(table.domain, "check"), Faults()
-    for one in engine.map(faults_of, [(partition, domain) for partition in table.partitions], "check"):
-        whole.join(one)
+    for faults in engine.map(faults_of, [(partition, domain) for partition in table.partitions], "check"):
+        whole.join(faults)
     places = {name: place for place, name in enumerate(table.domain.axis_names)}
     ordered = sorted(whole.tallies.items(), key=lambda item: (places[item[0][0]], item[0][1]))
     faults = [_fault_record(table, key, tally) for key, tally in ordered]

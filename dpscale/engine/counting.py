@@ -94,22 +94,28 @@ class Pass:
 def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> list[Pass]:
     """Divide the sets into passes whose counters fit the memory, and each pass into shards of similar size.
 
-    `limit` are the cells of a pass that fit the memory, `spare` those of its joints, and `count` the number of shards.
-    The tasks of all passes together stay below three quarters of TASKS.
+    The tasks of all passes together stay below three quarters of TASKS: each counting task of a pass has a task for
+    each shard beside it.
     """
-    limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
-    spare = min(4 * limit // workers, SPARE_CELLS)
+    limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)  # counters of a pass
+    spare = min(4 * limit // workers, SPARE_CELLS)  # cells of its joint tables
     groups = _group_sets(sets, domain.cells_each(sets), limit)
-    count = max(min(max(SHARDS, workers), 3 * TASKS // (4 * len(groups) * workers) - 1), 1)
-    most = max(3 * TASKS // (4 * len(groups) * (count + 1)), 1)
+    shards = max(min(max(SHARDS, workers), 3 * TASKS // (4 * len(groups) * workers) - 1), 1)
+    most = max(3 * TASKS // (4 * len(groups) * (shards + 1)), 1)
 
-    return [
-        Pass(_shards(domain, *group, count), spare, min(most, _most_tasks(*group, limit, workers))) for group in groups
-    ]
+    passes = []
+    for group, cells in groups:
+        tasks = min(most, _most_tasks(group, cells, limit, workers))
+        passes.append(Pass(_shards(domain, group, cells, shards), spare, tasks))
+    return passes
 
 
 def _most_tasks(group: Sequence[AttributeSet], cells: Sequence[int], limit: int, workers: int) -> int:
-    """Return the largest number of counting tasks of a group: one per worker if partial counts could not wait."""
+    """Return the largest number of counting tasks of a group of sets with these numbers of cells.
+
+    It is one per worker if the memory has no room for partial counts that wait for their sum; otherwise the sets in the
+    requests of all tasks limit it. `limit` is the number of counters of a pass.
+    """
     if WAITING * sum(cells) > FACTOR * limit:
         return workers
     return max(SENT // max(len(group), 1), workers)
@@ -147,10 +153,9 @@ def counting_cost(
 ) -> CountingCost:
     """Return the expected cost under a memory setting without reading any data.
 
-    The table is assumed to have at least as many files as workers.
-
-    A pass has tasks that count, tasks that add partial counts, and one task for each shard. `each` is the time for a
-    row: to count it by the covers, and to read each column in each pass.
+    The table is assumed to have at least as many files as workers. A pass has tasks that count, tasks that add partial
+    counts, and one task for each shard. The time for a row is that of counting it by the covers, and of reading each
+    column in each pass.
 
     Parameters
     ----------
@@ -164,19 +169,21 @@ def counting_cost(
         many partitions.
     """
     passes = plan_passes(domain, sets, memory, workers)
-    share = ROWS if rows is None else -(-rows // workers)
-    covers = [one.cover(share) for one in passes]
+    share = ROWS if rows is None else -(-rows // workers)  # rows of a worker
+    covers = [planned.cover(share) for planned in passes]
 
     tasks = 0
-    for one, cover in zip(passes, covers, strict=True):
-        counting = min(workers if rows is None else max(workers, _task_count(one, cover, rows)), one.most)
-        tasks += counting + _sum_tasks(one, counting) + len(one.shards)
+    for planned, cover in zip(passes, covers, strict=True):
+        counting = workers if rows is None else max(workers, _task_count(planned, cover, rows))
+        counting = min(counting, planned.most)
+        tasks += counting + _sum_tasks(planned, counting) + len(planned.shards)
 
     saving, names = total(cover.saving for cover in covers), Layout(domain, tuple(sets)).names
-    each = saving.covered / max(share, 1) + READ_NANOSECONDS * len(names) * len(passes)  # nanoseconds a row
-    memory_bytes = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
+    nanoseconds_a_row = saving.covered / max(share, 1) + READ_NANOSECONDS * len(names) * len(passes)
+    memory_bytes = COUNTER_BYTES * (workers + FACTOR) * max(planned.cells for planned in passes)
+    seconds = round(1e-3 * nanoseconds_a_row, 3)  # for a million rows
     return CountingCost(
-        passes=len(passes), tasks=tasks, memory=memory_bytes, saving=saving, seconds_per_million=round(1e-3 * each, 3)
+        passes=len(passes), tasks=tasks, memory=memory_bytes, saving=saving, seconds_per_million=seconds
     )
 
 
@@ -194,7 +201,10 @@ def _task_count(one: Pass, cover: Cover, rows: int) -> int:
 
 
 def _sum_tasks(one: Pass, items: int) -> int:
-    """Return the number of tasks that sum the counts of `items` items and extract shards from the sums."""
+    """Return the number of tasks that sum the counts of `items` items and extract shards from the sums.
+
+    With several pieces, a task takes the counters of a piece out of the counts of each item before.
+    """
     pieces = len(one.pieces)
     cut = items if pieces > 1 and items > 1 else 0
     return pieces * (cut + _tree_tasks(items)) + len(one.shards)
@@ -208,9 +218,9 @@ def _tree_tasks(items: int) -> int:
 def _group_sets(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> list[SetGroup]:
     """Divide sets, in order, into groups of at most `limit` cells (or one set); return each group with its cells.
 
-    `cells` has the number of cells of each set. `cuts` are the positions at which groups begin.
+    `cells` has the number of cells of each set.
     """
-    cuts, total_cells = [0], 0
+    cuts, total_cells = [0], 0  # positions at which groups begin; cells of the last group
     for place, size in enumerate(cells):
         if place > cuts[-1] and total_cells + size > limit:
             cuts.append(place)
@@ -257,11 +267,9 @@ def run_pass(
 ) -> list[Any]:
     """Count one pass and return a handle of the exact counts of each shard.
 
-    If the tasks are `disjoint`, they divide the sets: each reads all rows, and nothing is summed. Otherwise they divide
-    the rows, and their counts are summed.
-
-    A shard is a part of the pass's counters, and `pieces` are the ranges of sets in each. Requests are sent once to all
-    workers (`broadcast`), not with every task.
+    If the tasks are `disjoint`, they divide the shards: each reads all rows, and nothing is summed. Otherwise they
+    divide the rows, and their counts are summed. Requests are sent once to all workers (`broadcast`), not with every
+    task.
 
     Parameters
     ----------
@@ -285,12 +293,8 @@ def run_pass(
     if disjoint:
         items = _by_sets(one, groups, cover.rows, engine.workers)
     else:
-        items = _by_rows(
-            one,
-            merge_groups(groups, min(one.most, useful_tasks(_seconds(cover, rows)))),
-            cover,
-            _task_count(one, cover, rows),
-        )
+        merged = merge_groups(groups, min(one.most, useful_tasks(_seconds(cover, rows))))
+        items = _by_rows(one, merged, cover, _task_count(one, cover, rows))
 
     if weights is not None or grouped:
         items = [(group, replace(request, weights=weights, grouped=grouped)) for group, request in items]
@@ -308,7 +312,7 @@ def _share_sets(one: Pass, cover: Cover, rows: int, files: int, share: float, wo
     """Return whether workers share the sets and each reads all rows.
 
     This is better if one worker has a large `share` of the rows, or if there are many counters for the rows, because
-    every task that counts all sets has its own counters.
+    every task that counts all sets has its own counters. Both ways are compared by predicted nanoseconds.
     """
     counting = cover.saving.covered / cover.rows * rows
     reading = READ_NANOSECONDS * len(Layout(cover.domain, one.sets).names) * rows + OPEN_NANOSECONDS * files
@@ -378,7 +382,7 @@ def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, work
     everything = tuple(part for group in groups for part in group)
     ends = np.cumsum([len(shard.sets) for shard in one.shards])
     # first shard of each worker, so that all have about equally many sets
-    cuts = sorted({int(np.searchsorted(ends, ends[-1] * k / workers)) for k in range(workers)})
+    cuts = sorted({int(np.searchsorted(ends, ends[-1] * worker / workers)) for worker in range(workers)})
 
     items: list[Item] = []
     for first, end in pairwise([*cuts, len(one.shards)]):

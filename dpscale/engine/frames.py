@@ -76,21 +76,22 @@ def frame_table(
 
     The content is read once for its hash; every later reading must have the same hash.
     """
-    has = _names(frame)
+    known_columns = _names(frame)
     for condition in where.conditions:
-        check_column(condition, has, has)
+        check_column(condition, known_columns, known_columns)
     names = tuple(dict.fromkeys([*columns, *where.columns]))
 
     for name in columns:
-        if name not in _names(frame):
+        if name not in known_columns:
             raise DataError(FIELD, f"no column {name!r}", "a column for every attribute used", "rename or add it")
 
     parts = [
         FramePartition(f"partition {number:09} of the frame", names=names, held=held)
         for number, held in enumerate(_in_memory_parts(frame, names, engine))
     ]
+    # hash, rows and schema of each part
     seen: list[Seen] = engine.map(FramePartition.look, [(part,) for part in parts], "snapshot")
-    known = [replace(part, seen=one, share=one.size) for part, one in zip(parts, seen, strict=True)]
+    known = [replace(part, seen=of_part, share=of_part.size) for part, of_part in zip(parts, seen, strict=True)]
     return Table(domain, tuple(known), "").filtered(where)
 
 
@@ -111,7 +112,7 @@ def _in_memory_parts(frame: object, names: tuple[str, ...], engine: Engine) -> l
     """Return the pieces of a frame as parts of a table: of Dask as they are, others in memory or sent."""
     if is_dask(frame):
         persisted = _is_persisted(frame)
-        return [DelayedPart(one, persisted) for one in frame[list(names)].to_delayed()]
+        return [DelayedPart(partition, persisted) for partition in frame[list(names)].to_delayed()]
     pieces = list(_pieces(as_arrow(frame, names)))
     if engine.shares_memory:
         return [InMemoryPart(piece) for piece in pieces]

@@ -54,7 +54,7 @@ SCHEDULING = 0.001  # seconds of the scheduler per task
 def call_graph(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str) -> Graph:
     """Return a graph with one call for each item."""
     call = RedactedCall(function)
-    return {(name, i): (call, *map(literal, item)) for i, item in enumerate(items)}
+    return {(name, number): (call, *map(literal, item)) for number, item in enumerate(items)}
 
 
 def exchange_graph(
@@ -92,15 +92,14 @@ def reduction_graph(
 ) -> tuple[Graph, list[Any], list[Any]]:  # fmt: skip
     """Return the graph that sums lists of arrays, the keys of the calls, and the key of the sum of each part.
 
-    The same tasks sum the parts of one piece; more pieces mean more tasks, each of which fetches less. With `disjoint`,
-    each call has one piece, in the order of the calls, and nothing is summed.
-
-    A piece is a range of parts. `total` is the key of a list of arrays that begins with part `before`; the node of a
-    part takes its array out of this list.
+    A part is a place in the lists, and a piece is a range of parts that the same tasks sum; more pieces mean more
+    tasks, each of which fetches less. With `disjoint`, each call has one piece, in the order of the calls, and nothing
+    is summed.
     """
     graph = call_graph(function, items, key_name(""))
     call_keys, roots = list(graph), []
     for number, piece in enumerate(pieces):
+        # `total` is the key of a list of sums that begins with part `before`
         if disjoint:
             total, before = call_keys[number], piece.start
         elif len(call_keys) == 1:
@@ -124,7 +123,7 @@ def _add_piece(
     """
     if not cut:
         return _tree(graph, call_keys, (key_name("sum"), number)), 0
-    slices = [(key_name("take"), i, number) for i in range(len(call_keys))]
+    slices = [(key_name("take"), call, number) for call in range(len(call_keys))]
     graph |= {key: (SLICE, whole, piece.start, piece.stop) for key, whole in zip(slices, call_keys, strict=True)}
     return _tree(graph, slices, (key_name("sum"), number)), piece.start
 
@@ -143,11 +142,11 @@ def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> tuple[Any, .
     """
     depth = 0
     while len(level) > 1:
-        groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
+        groups = [level[start : start + FAN_IN] for start in range(0, len(level), FAN_IN)]
         level = []
-        for i, group in enumerate(groups):
-            graph[(*name, depth, i)] = (TOTALS, *group)
-            level.append((*name, depth, i))
+        for number, group in enumerate(groups):
+            graph[(*name, depth, number)] = (TOTALS, *group)
+            level.append((*name, depth, number))
         depth += 1
     return level[0]
 
@@ -233,7 +232,8 @@ class Batch:
         begin, values = perf_counter(), iter(handles)
         results = []
         for item in self.items:
-            results.append(self.function(*(next(values) if isinstance(a, _Slot) else a for a in item)))
+            arguments = (next(values) if isinstance(argument, _Slot) else argument for argument in item)
+            results.append(self.function(*arguments))
         return perf_counter() - begin, results
 
     def __getstate__(self) -> dict[str, Any]:
@@ -247,8 +247,13 @@ class Batch:
 
 
 def batch_size(calls: int, threads: int, pace: float) -> int:
-    """Return how many of `calls` calls of about `pace` seconds each make one task."""
+    """Return how many of `calls` calls of about `pace` seconds each make one task (module docstring).
+
+    A task lasts at most TASK_SECONDS. All threads finish together if there are several tasks per thread, unless the
+    scheduler would then need longer than the calls.
+    """
     shares = SHARES * threads
+    # √(e W) / pace with W = calls · pace, but not so many that few tasks remain
     amortized = min(math.isqrt(int(SCHEDULING * calls / pace)), -(-calls // min(shares, LEAST_SHARES)))
     return max(1, min(int(TASK_SECONDS / pace), max(-(-calls // shares), amortized), MOST_CALLS))
 
@@ -300,14 +305,14 @@ class Batches:
     def _size(self) -> int:
         """Return how many of the next items one task takes, from the time that an item took before.
 
-        Items that are handles of results on workers are not batched with others.
+        Items with handles of results on workers are tasks of their own.
         """
         if self.pace is None or any(map(is_handle, self._items[self._next])):
             return 1
         size = batch_size(self.remaining, self._threads, max(self.pace, 1e-9))
         within = range(self._next, min(self._next + size, len(self._items)))
-        mixed = next((i for i in within if any(map(is_handle, self._items[i]))), None)
-        return len(within) if mixed is None else max(mixed - self._next, 1)
+        first_with_handle = next((place for place in within if any(map(is_handle, self._items[place]))), None)
+        return len(within) if first_with_handle is None else max(first_with_handle - self._next, 1)
 
 
 LEAST_TASKS = 32  # tasks that a pass may always have if there are as many workers
@@ -317,7 +322,8 @@ def merge_groups(groups: Sequence[tuple[Partition, ...]], most: int) -> Sequence
     """Return at most `most` groups; groups are merged if there are more."""
     if len(groups) <= most:
         return groups
-    return [tuple(part for group in groups[k::most] for part in group) for k in range(most)]
+    # the groups are dealt in turn
+    return [tuple(part for group in groups[first::most] for part in group) for first in range(most)]
 
 
 def useful_tasks(seconds: float) -> int:
@@ -388,7 +394,7 @@ class PickledTask:
 
 
 def pickle_task(call: Batch, send: Send) -> tuple[tuple[Any, ...], int]:
-    """Return the task of a call and the bytes that it adds to a message."""
+    """Return the task of a call and the bytes that it adds to a message; a large call is sent before, in chunks."""
     data = pickle_value(call)
     if len(data) <= MAX_SHARED_BYTES:
         return (PickledTask(call, data), *call.handles), len(data)
@@ -451,18 +457,20 @@ def wrap_large(result: object) -> object:
 
 def group_futures(futures: Sequence[Future]) -> list[list[Future]]:
     """Group finished futures into the requests that fetch their results; small results share a request."""
-    alone = [_is(future, LargeResult) or _is(future, ChunkedResult) for future in futures]
-    small = [future for future, own in zip(futures, alone, strict=True) if not own]
+    large, small = list[Any](), list[Any]()
+    for future in futures:
+        (large if _is(future, LargeResult) or _is(future, ChunkedResult) else small).append(future)
     together = [small[start : start + RESULTS_PER_MESSAGE] for start in range(0, len(small), RESULTS_PER_MESSAGE)]
-    return together + [[future] for future, own in zip(futures, alone, strict=True) if own]
+    return together + [[future] for future in large]
 
 
 def fetch_results(
     futures: Sequence[Any], gather: Callable[[Sequence[Any]], list[Any]], run_task: Callable[..., Any]
 ) -> list[Any]:
     """Return the results of one group; `run_task` runs a small task on a future."""
-    if _is(futures[0], ChunkedResult):
-        return [join_chunks(*(run_task(_piece, futures[0], number) for number in range(run_task(_count, futures[0]))))]
+    if _is(futures[0], ChunkedResult):  # a group of its own: a task on the worker returns each chunk
+        chunks = (run_task(_piece, futures[0], number) for number in range(run_task(_count, futures[0])))
+        return [join_chunks(*chunks)]
     return [join_chunks(*result.pieces) if isinstance(result, LargeResult) else result for result in gather(futures)]
 
 

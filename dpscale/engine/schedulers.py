@@ -68,17 +68,17 @@ def _limited(connecting: Callable[[], Client], seconds: float, notice: Callable[
     `notice` is called while the result is awaited. The thread is a daemon, so that a call without end does not delay
     the end of the process.
     """
-    made: Future[Client] = Future()
+    connected: Future[Client] = Future()
 
     def run() -> None:
         """Store the client or the error of the connection in the future."""
         try:
-            made.set_result(connecting())
+            connected.set_result(connecting())
         except BaseException as error:
-            made.set_exception(error)
+            connected.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    return awaited(made, seconds, notice)
+    return awaited(connected, seconds, notice)
 
 
 def _is_address(address: str) -> bool:
@@ -135,7 +135,7 @@ def _certificate_error(got: str) -> JobError:
 
 def _connection_error(address: str, error: BaseException) -> JobError | TransientError:
     """Return the error for a failed connection to a scheduler: certificates that differ, or no answer."""
-    if any(isinstance(one, ssl.SSLError) or "SSL" in str(one) for one in _causes(error)):
+    if any(isinstance(cause, ssl.SSLError) or "SSL" in str(cause) for cause in _causes(error)):
         return JobError(SCHEDULER_FIELD, f"{address} and this client do not accept each other's certificates",
                         "certificates of one authority for both",
                         f"use the certificates of this cluster: {CLUSTER_DOCS}")  # fmt: skip
@@ -322,10 +322,8 @@ def resolve(
     """Return the engine of `client`, else of `scheduler`, else of the ambient `distributed` client, else threads.
 
     Inside a task of a cluster the ambient client is the worker's client. The versions of all workers of a cluster are
-    compared with those of this process before anything is read or spent.
-
-    `scheduler` None or an empty text means the ambient client. The engine owns, and later closes, only a client that is
-    connected here.
+    compared with those of this process before anything is read or spent. The engine owns, and later closes, only a
+    client that is connected here.
 
     Parameters
     ----------

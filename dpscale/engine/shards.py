@@ -3,6 +3,9 @@
 Counts that fit half of the memory setting stay in shards, as marginals over groups of cells. The other candidates are
 counted again, pass by pass, each time they are needed. Dask recounts a shard lost with its worker from its own tasks. A
 worker has no other state, because current estimates are sent with each request.
+
+A pass (`counting.Pass`) has layouts: attribute sets whose counts are in one flat array. Its handles are those of these
+arrays, one for each layout. A shard has the counts of the requested sets of several layouts.
 """
 
 from __future__ import annotations
@@ -64,13 +67,14 @@ class Shards:
 
         Counts may occupy half of the memory setting; the other sets are counted again when they are needed.
         """
-        for one, handles in counted:
-            self._store_pass(one, handles, sets)
+        for counted_sets, handles in counted:
+            self._store_pass(counted_sets, handles, sets)
         remaining = [names for names in sets if not self._contains(names)]
-        for one in plan_passes(self.domain, remaining, self.memory // 2, self.engine.workers) if remaining else ():
-            if self._bytes + self._size(one.sets) > self.memory // 2:
+        passes = plan_passes(self.domain, remaining, self.memory // 2, self.engine.workers) if remaining else ()
+        for counted_sets in passes:
+            if self._bytes + self._size(counted_sets.sets) > self.memory // 2:
                 return
-            self._store_pass(one, self.count(one), sets)
+            self._store_pass(counted_sets, self.count(counted_sets), sets)
 
     def distances(
         self,
@@ -78,30 +82,30 @@ class Shards:
         sets: Sequence[AttributeSet],
         classes: Mapping[AttributeSet, CellClasses],
     ) -> Iterator[Distances]:
-        """Yield the distances of sets from their current estimates; those in `classes` on sums over classes.
+        """Yield the distances of the counts of sets from their current estimates.
 
-        A shard has the exact counts of some sets on a worker. estimates_of(sets) returns the current estimates that a
-        shard needs. `classes` maps a set to classes of its cells.
+        estimates_of(sets) returns the current estimates that a shard needs. `classes` maps some sets to classes of
+        their cells, over which counts and estimates are summed before.
         """
         for shards in self._shards_with(sets):
-            items = [
-                (handle, estimates_of(mine), mine, {names: classes[names] for names in mine if names in classes})
-                for handle, mine in shards
-            ]
+            items = []
+            for handle, in_shard in shards:
+                of_shard = {names: classes[names] for names in in_shard if names in classes}
+                items.append((handle, estimates_of(in_shard), in_shard, of_shard))
             yield from self.engine.map(score_shard, items, "score-candidates")
 
     def measure(self, wanted: Sequence[Measurements], place: SecretFile) -> None:
         """Make measurements, each written to its durable file; shards that share a file write a piece of it each.
 
-        `sources` of a measurement are the sets from whose counts it is made, and `within` yields the pieces that the
+        `sources` of measurements are the sets from whose counts they are made, and `within` yields the pieces that the
         sets of a shard suffice for. `place` is the file of the noise key.
         """
-        sources = list(dict.fromkeys(names for one in wanted for names in one.sources))
+        sources = list(dict.fromkeys(names for measurements in wanted for names in measurements.sources))
         for shards in self._shards_with(sources):
-            items = [
-                (handle, [piece for one in wanted for piece in one.within(frozenset(mine))], place)
-                for handle, mine in shards
-            ]
+            items = []
+            for handle, in_shard in shards:
+                pieces = [piece for measurements in wanted for piece in measurements.within(frozenset(in_shard))]
+                items.append((handle, pieces, place))
             self.engine.map(measure_shard, items, "measure-marginals")
 
     def _shards_with(self, sets: Sequence[AttributeSet]) -> Iterator[list[ShardRequest]]:
@@ -111,15 +115,15 @@ class Shards:
         the data, with half of the memory, and stored if they fit.
         """
         requested = set(sets)
-        stored = [
-            (handle, [names for names in sets if names in own]) for handle, own in self._stored if own & requested
-        ]
+        stored = [(handle, [names for names in sets if names in in_shard])
+                  for handle, in_shard in self._stored if in_shard & requested]  # fmt: skip
         if stored:
             yield stored
         remaining = [names for names in sets if not self._contains(names)]
-        for one in plan_passes(self.domain, remaining, self.memory // 2, self.engine.workers) if remaining else ():
-            packed = self._pack_pass(one, self.count(one), remaining)
-            self._keep(one, packed, remaining)
+        passes = plan_passes(self.domain, remaining, self.memory // 2, self.engine.workers) if remaining else ()
+        for counted_sets in passes:
+            packed = self._pack_pass(counted_sets, self.count(counted_sets), remaining)
+            self._keep(counted_sets, packed, remaining)
             yield packed
 
     def _store_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
@@ -135,27 +139,27 @@ class Shards:
         wanted = frozenset(sets).intersection(one.sets)
         if self._bytes + self._size(wanted) > self.memory // 2:
             return
-        self._stored += [(handle, frozenset(mine)) for handle, mine in packed]
+        self._stored += [(handle, frozenset(in_shard)) for handle, in_shard in packed]
         self._names |= wanted
         self._bytes += self._size(wanted)
 
     def _pack_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[ShardRequest]:
         """Return the shards of a pass: counted layouts combined into a few per thread, fewer if they are small.
 
-        `many` handles are combined into one shard. A shard is named by its handle and has the sets `mine`.
+        A shard has those of `sets` that its layouts count.
         """
         wanted, items = set(sets), []
         shards = shards_of(len(wanted.intersection(one.sets)), one.cells, self.engine.workers)
-        many = -(-len(handles) // shards)
+        together = -(-len(handles) // shards)  # layouts that are combined into one shard
 
-        for start in range(0, len(handles), many):
-            layouts, flats = one.shards[start : start + many], handles[start : start + many]
-            mine = [names for layout in layouts for names in layout.sets if names in wanted]
-            whole = self.whole.intersection(mine)
-            items.append((layouts, mine, self.groups, self.rows, whole, *flats))
+        for start in range(0, len(handles), together):
+            layouts, flats = one.shards[start : start + together], handles[start : start + together]
+            in_shard = [names for layout in layouts for names in layout.sets if names in wanted]
+            whole = self.whole.intersection(in_shard)
+            items.append((layouts, in_shard, self.groups, self.rows, whole, *flats))
 
         packed = self.engine.persist(pack, items, "pack")
-        return [(handle, mine) for handle, (_, mine, *_) in zip(packed, items, strict=True)]
+        return [(handle, in_shard) for handle, (_, in_shard, *_) in zip(packed, items, strict=True)]
 
     def _contains(self, names: AttributeSet) -> bool:
         return names in self._names
@@ -163,8 +167,7 @@ class Shards:
     def _size(self, sets: Iterable[AttributeSet]) -> int:
         """Return the bytes of stored sets, from public and released numbers.
 
-        `groups` merges cells of an attribute; sets in `whole` have all their cells. `shard_bytes` bounds the bytes by
-        cells and rows.
+        Sets are stored over groups of cells, those in `whole` over all cells.
         """
         total = 0
         for names in sets:

@@ -105,9 +105,9 @@ class Watch:
         """Start to wait: no future has finished, and the cluster counts as connected now."""
         self._client, self._review, self._patience = client, review, worker_seconds()
         self._finished: SimpleQueue[Future] = SimpleQueue()
-        self._without_workers: float | None = None
-        self._connected = monotonic()
-        self._checked = self._last = monotonic()
+        self._without_workers: float | None = None  # time since which there is no worker
+        self._connected = monotonic()  # last time with a connection to the scheduler
+        self._checked = self._last = monotonic()  # times of the last check, and of the last finished future
 
     def add(self, futures: Sequence[Future]) -> None:
         """Add futures."""

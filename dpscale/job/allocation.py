@@ -5,7 +5,8 @@ and sums of features over rows and over links. The expected errors of all tables
 shares minimise the errors of linked rows (`relational.allocation`). A link whose share is 0 is not measured: its links
 are random. Without the first measurement the same is planned for usual numbers of rows and usual associations.
 
-The budget of a link is divided over its measurements, whose sensitivities and noise follow from its bounds.
+The budget of a link is divided over its measurements, whose sensitivities and noise follow from its bounds. A
+component is a table or a link (`tables.NAME`, `links.NAME`), and a share is its part of the squared μ of the job.
 """
 
 from __future__ import annotations
@@ -64,9 +65,8 @@ FIRST = 0.02  # of the budget of the parts that state no share, for the first me
 
 def is_divided(job: Job) -> bool:
     """Return whether the shares of some parts are planned; not if they are equal, or only one part states none."""
-    stated = job.given_shares
-    left = [name for name in job.shares if name not in stated]
-    return bool(job.link) and job.budget.method != "equal" and len(left) > 1
+    unstated = [name for name in job.shares if name not in job.given_shares]
+    return bool(job.link) and job.budget.method != "equal" and len(unstated) > 1
 
 
 def has_first_measurement(job: Job) -> bool:
@@ -75,8 +75,9 @@ def has_first_measurement(job: Job) -> bool:
     Attributes whose cells are not public must not be in a rule, because they are left out.
     """
     for domain in job.declared.values():
-        searched = {one.name for one in domain.searches}
-        if searched.issuperset(domain.names) or any(searched & set(rule.names) for rule in domain.rules):
+        searched = {attribute.name for attribute in domain.searches}
+        has_public = not searched.issuperset(domain.names)
+        if not has_public or any(searched & set(rule.names) for rule in domain.rules):
             return False
     return is_divided(job)
 
@@ -117,7 +118,7 @@ def with_shares(job: Job, shares: Mapping[str, float]) -> Job:
 
 def is_open(job: Job, link: LinkSection) -> bool:
     """Return whether the job leaves the bound of a link open."""
-    return any(one.called == link.called and one.max_degree == OPEN for one in job.link)
+    return any(other.called == link.called and other.max_degree == OPEN for other in job.link)
 
 
 def with_bounds(job: Job, bounds: Mapping[str, int]) -> Job:
@@ -217,7 +218,7 @@ class Divisible:
         return tuple(domain[one].size for one in domain.names)
 
     def unit_rows(self, table: str) -> int:
-        """Return the number of rows of a table that a neighbour changes."""
+        """Return the number of rows of a table that a neighbour changes: rows of a unit, for each step apart."""
         return self.neighbours.steps.get(table, 1) * self.neighbours.rows.get(table, 1)
 
     def above(self, table: str) -> LinkSection | None:
@@ -230,20 +231,23 @@ class Divisible:
         return 0 if link is None else 1 + self.depth(link.parent)
 
     def usual(self) -> KnownSizes:
-        """Return usual numbers of rows: between one and the largest number for each parent, on a logarithmic scale.
+        """Return usual numbers of rows and links, with prior strengths of links.
 
-        Tables are visited from the top. A table has √bound rows for each row of its parent, and a table without a
-        parent USUAL_ROWS.
+        A table has √bound rows for each row of its parent: the middle of 1 and the bound on a logarithmic scale. A
+        table without a parent has USUAL_ROWS. Tables are visited from the top.
         """
         rows: dict[str, float] = {}
         for name in sorted(self.private, key=self.depth):
             link = self.above(name)
             rows[name] = USUAL_ROWS if link is None else rows[link.parent] * math.sqrt(link.bound)
-        links = {one.called: self.usual_links(one, rows) for one in self.job.link}
+        links = {link.called: self.usual_links(link, rows) for link in self.job.link}
         return KnownSizes(rows, links, {name: LinkStrength.prior() for name in links})
 
     def usual_links(self, link: LinkSection, rows: Mapping[str, float]) -> float:
-        """Return the number of links that follows from the rows of the tables."""
+        """Return the usual number of links, from the numbers of rows of the tables that are known.
+
+        A foreign key has one link for each row of the child.
+        """
         if link.via is None:
             return rows.get(link.child, USUAL_ROWS)
         return float(link.links or rows.get(link.parent, USUAL_ROWS) * math.sqrt(link.bound))
@@ -255,18 +259,23 @@ class Divisible:
         Shares that the job states are fixed.
         """
         job, first = self.job, first_share(self.job) if measured else 0.0
-        problem = self._problem(known, job.total_budget.amount * (1 - first))
-        fixed = {name: share / (1 - first) for name, share in job.given_shares.items()} | self._equal_parts()
+        rest = 1 - first
+        problem = self._problem(known, job.total_budget.amount * rest)
+        # shares of the rest, then of the whole budget
+        fixed = {name: share / rest for name, share in job.given_shares.items()} | self._equal_parts()
         best = allocate(problem, fixed)
-        shares = {name: job.given_shares.get(name, best[name] * (1 - first)) for name in job.shares}
+        shares = {name: job.given_shares.get(name, best[name] * rest) for name in job.shares}
         whole = self._problem(known, job.total_budget.amount)
         return Allocation(
             shares=shares, known=known, errors=problem.errors(best), random=whole.random_error(), measured=measured
         )
 
     def _equal_parts(self) -> dict[str, float]:
-        """Return the parts of links with `counts` or an order, whose gain the expected errors do not contain: equal."""
-        names = [f"links.{one.called}" for one in self.job.link if one.counts or one.order]
+        """Return the shares of links with `counts` or an order: those of an equal division of the budget.
+
+        The expected errors do not contain what these links gain, so they cannot be planned.
+        """
+        names = [f"links.{link.called}" for link in self.job.link if link.counts or link.order]
         return {name: self.job.shares[name] for name in names if name not in self.job.given_shares}
 
     def divide_by_usual_sizes(self) -> Allocation:
@@ -275,12 +284,15 @@ class Divisible:
 
     def _problem(self, known: KnownSizes, amount: float) -> AllocationProblem:
         tables = {name: TableErrors(self.sizes(name), known.rows[name], self.unit_rows(name)) for name in self.private}
-        links = {one.called: self._link(one, known, amount) for one in self.job.link}
+        links = {link.called: self._link(link, known, amount) for link in self.job.link}
         return AllocationProblem(tables=tables, links=links, amount=amount, chains=self.chains)
 
     @property
     def chains(self) -> dict[str, ChainErrors]:
-        """Pairs of links from a private table to the children of its children, by a description."""
+        """Pairs of links from a private table to the children of its children, by a description.
+
+        The errors of rows of the upper and the lower table follow from both links.
+        """
         links = [link for link in self.neighbours.above.values() if link.parent != link.child]
         chains = {}
         for upper in links:
@@ -292,10 +304,10 @@ class Divisible:
         return chains
 
     def _link(self, link: LinkSection, known: KnownSizes, amount: float) -> LinkErrors:
-        """Return the expected errors of a link by its share: what its sums show of the links at several amounts.
+        """Return the expected errors of a link by its share of the squared μ `amount`.
 
-        `question` is the planning problem of the link with the whole budget and rows that are about evenly distributed.
-        At least 2 links are assumed. `departures` are expected total variations, at ascending amounts of squared μ.
+        They are expected total variations (`departures`) at ascending amounts, from the planning problem of the link
+        with the whole budget. Rows are assumed about evenly distributed over the cells, and at least 2 links.
         """
         name, ends = link.called, (self.sizes(link.parent), self.sizes(link.child))
         whole = LinkBudget(with_shares(self.job, {f"links.{name}": 1.0}), self.neighbours, link.model_copy(
@@ -329,7 +341,9 @@ def planned_jobs(job: Job) -> dict[str, TableJob]:
 
 
 def likely_rows(noisy: float, sigma: float, usual: float, spread: float) -> float:
-    """Return the posterior geometric mean of a number of rows, whose prior is log-normal.
+    """Return the posterior geometric mean of a number of rows n, whose prior is log-normal.
+
+    With N = `noisy`, its density is proportional to exp(−(N − n)² / 2σ² − (ln n − ln usual)² / 2 spread²).
 
     Parameters
     ----------
@@ -340,9 +354,9 @@ def likely_rows(noisy: float, sigma: float, usual: float, spread: float) -> floa
         Centre of the prior, and its standard deviation on the logarithmic scale.
     """
     logs = np.linspace(np.log(LEAST_ROWS), np.log(MOST_ROWS), POINTS)
-    likely = -0.5 * ((noisy - np.exp(logs)) / max(sigma, 1.0)) ** 2
-    likely -= 0.5 * ((logs - np.log(usual)) / spread) ** 2
-    weights = np.exp(likely - likely.max())
+    log_density = -0.5 * ((noisy - np.exp(logs)) / max(sigma, 1.0)) ** 2
+    log_density -= 0.5 * ((logs - np.log(usual)) / spread) ** 2
+    weights = np.exp(log_density - log_density.max())
     return float(np.exp(weights @ logs / weights.sum()))
 
 
@@ -352,7 +366,7 @@ def stored_allocation(path: Path) -> dict[str, Any]:
 
 
 def budget(job: Job, piece: str) -> Fraction:
-    """Return the squared μ that a component may cost."""
+    """Return the squared μ that a component (`tables.NAME`, `links.NAME`) may cost."""
     return Fraction(job.total_budget.amount) * Fraction(job.shares[piece]) * ALMOST
 
 
@@ -419,13 +433,13 @@ class LinkBudget:
 
     @property
     def parts(self) -> Split:
-        """Parts of the budget; histories have that of the siblings."""
-        among = self.siblings or self.history is not None
-        return split(budget(self.job, f"links.{self.link.called}"), self.counted, self.degrees, among)
+        """Squared μ of the number of links, degrees, siblings and sums; histories have the part of the siblings."""
+        compares_children = self.siblings or self.history is not None
+        return split(budget(self.job, f"links.{self.link.called}"), self.counted, self.degrees, compares_children)
 
     @property
     def places(self) -> list[Integers]:
-        """Degrees up to which rows are counted, of the parents and, unless each child has one link, the children."""
+        """Thresholds d of the numbers of rows with at most d links: of the parents and, for pairs, of the children."""
         children = [] if self.link.via is None else [thresholds(self.link.bound if self.neighbours.replaces else None)]
         return [thresholds(self.link.bound), *children]
 
@@ -440,13 +454,14 @@ class LinkBudget:
         Attributes of other parents of a child, and buckets of the degrees in counted links, belong to its rows.
         """
         job, domains = self.job, [self.job.domains[table]]
-        domains += [job.domains[one.parent] for one in job.other_parents(self.link)] if table == self.link.child else []
-        counts = [len(buckets(one.bound)) for one in job.counted(self.link, table)]
-        return *(domain[one].size for domain in domains for one in domain.names), *counts
+        if table == self.link.child:
+            domains += [job.domains[other.parent] for other in job.other_parents(self.link)]
+        counts = [len(buckets(counted.bound)) for counted in job.counted(self.link, table)]
+        return *(domain[name].size for domain in domains for name in domain.names), *counts
 
     def question(self, sides: tuple[Side, Side], links: float) -> LinkProblem:
-        """Return the planning problem of the three sums' shares."""
-        amount = float(self.parts.sums) / self.moved**2
+        """Return the problem of the shares of the three sums of features; `links` is a released or assumed number."""
+        amount = float(self.parts.sums) / self.moved**2  # squared μ for one changed link
         return LinkProblem(*sides, links, self.neighbours.protects.relation, amount, self.known)
 
     def loop(self, links: float) -> Rounds:
@@ -476,11 +491,11 @@ class LinkBudget:
     def _loop_size(self, links: float) -> LoopSize:
         """Return the quantities that determine the rounds of a published loop.
 
-        `sigma` is the noise of a marginal that has the whole budget of the rounds. The loop spends the share alpha of
-        its budget on selections, so 1 − alpha is left for measurements.
+        `sigma` is the standard deviation of the noise of a marginal that has the whole budget of the rounds. The loop
+        spends the share alpha of its budget on selections, so 1 − alpha is left for measurements.
         """
-        noise = float(self.parts.sums) * (1 - self.link.loop.alpha)
-        sigma = math.sqrt(moved_entries(self.neighbours.protects.relation) * self.moved**2 / noise)
+        amount = float(self.parts.sums) * (1 - self.link.loop.alpha)
+        sigma = math.sqrt(moved_entries(self.neighbours.protects.relation) * self.moved**2 / amount)
         return LoopSize(
             sizes=(self.sizes(self.link.parent), self.sizes(self.link.child)),
             links=links,

@@ -124,7 +124,7 @@ class Filed(Settings):
     @field_validator("decimal", "thousands", "escape")
     @classmethod
     def _one_mark(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Refuse a mark that is not one character of those that its setting permits."""
+        """Refuse a mark that is not one character of those that its setting permits; an escape may be any."""
         takes = {"decimal": "a comma or a point", "thousands": "a point, comma, blank, apostrophe or _",
                  "escape": "one ASCII character, for example \\"}[str(info.field_name)]  # fmt: skip
         marks = {"decimal": ",.", "thousands": ".,'_ \u00a0\u202f"}.get(str(info.field_name), "")
@@ -294,7 +294,7 @@ class UnitSettings(Filed):
     @property
     def distributions(self) -> list[str]:
         """Name and version of the distributions of the formats of the table and of `unit_through`."""
-        return [one.distribution for one in (self, *(self.unit_through or ())) if one.distribution]
+        return [files.distribution for files in (self, *(self.unit_through or ())) if files.distribution]
 
     def resolved_hops(self, folder: Path) -> list[Hop] | None:
         """Return `unit_through` with absolute paths; relative paths start at `folder`."""
@@ -319,7 +319,10 @@ def below(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def places_of(stated: Mapping[str, Any], read: Mapping[str, Any]) -> Places:
-    """Return the absolute paths of a job that was read, mapped to the relative ones that it states."""
+    """Return the absolute paths of a job that was read, mapped to the relative ones that it states.
+
+    Both contents have the same texts in the same order, except that paths are absolute in the one that was read.
+    """
     places = {}
     for before, after in zip(_texts(stated), _texts(read), strict=True):
         if before != after and is_database(before):
@@ -331,12 +334,12 @@ def places_of(stated: Mapping[str, Any], read: Mapping[str, Any]) -> Places:
 
 
 def relocated(content: Mapping[str, Any], places: Mapping[str, str], folder: str) -> dict[str, Any]:
-    """Return the content of a job with the files of another folder; `places` are those of the content."""
+    """Return the content of a job whose files are in another folder now; `places` are those of the content."""
     return _mapped(content, lambda _, value: moved(value, places, folder))
 
 
 def moved(path: str, places: Mapping[str, str], folder: str) -> str:
-    """Return the path of a file in another folder."""
+    """Return the path of a file of a job whose folder was moved; `places` maps former paths to relative ones."""
     return located(Path(folder), places[path]) if path in places else path
 
 
@@ -387,7 +390,7 @@ def is_left(manifest: Mapping[str, Any], run: Path, folder: Path) -> bool:
     if not manifest.get("places") or not manifest.get("folder"):
         return False
     known = folder_of_run(manifest, run)
-    gone = not any(is_there(located(Path(known), one)) for one in manifest["places"].values())
+    gone = not any(is_there(located(Path(known), path)) for path in manifest["places"].values())
     return gone and real(known) != real(str(folder))
 
 
@@ -403,7 +406,10 @@ def place_entries(folder: Path, places: Mapping[str, str], run: Path) -> dict[st
 
 
 def _mapped(content: Any, change: Any, without: tuple[str, ...] = (), key: str = "") -> Any:
-    """Return a content with every text changed; texts with a key of `without` are left out."""
+    """Return a content with every text replaced by change(key, text); texts with a key of `without` are left out.
+
+    The key of a text in a list is that of the list.
+    """
     if isinstance(content, Mapping):
         return {name: _mapped(value, change, without, str(name)) for name, value in content.items()
                 if not (name in without and isinstance(value, str))}  # fmt: skip

@@ -77,9 +77,8 @@ DEFAULTS: dict[str, Any] = {"mechanism": {}, "reconstruct": {}, "output": {}}
 def from_short(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a job in the short form as that of several tables: its sections are in [tables.data].
 
-    ONLY is the name of the only table. Keys of [data] and the sections of a table become keys of [tables.data]. Keys of
-    [data] come before DEFAULTS and the sections of the job, which replace equal keys. The default of `snapshot` is the
-    content of the files. Data that are not a mapping pass unchanged, for a later check to refuse.
+    Sections of a table replace equal keys of [data] and DEFAULTS. The default of `snapshot` is the content of the
+    files. Data that are not a mapping pass unchanged, for a later check to refuse.
     """
     data = content["data"]
     sections = {name: section for name, section in content.items() if name in TABLE_SECTIONS}
@@ -113,8 +112,7 @@ FORMER_SHARES = {"method": "planned", "first": 0.02}  # defaults of [allocation]
 def without_budget(content: dict[str, Any], links: Sequence[str]) -> dict[str, Any]:
     """Return the content of a job with its shares where they were before [budget]; `links` are names of its links.
 
-    `_former_shares` gives the shares of a table in the sections that earlier versions had, and FORMER_SHARES the
-    division of the budget between tables and links.
+    Shares of links and joins were in their sections, and the division of the budget was in [allocation].
     """
     budget = content.pop("budget", {})
     if "data" in content:
@@ -163,6 +161,7 @@ def with_budget(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_shares(table: dict[str, Any]) -> dict[str, Any]:
+    """Remove the sections of shares from a stored table, in place, and return the shares under the keys of [budget]."""
     sections = {name: table.pop(name, {}) for name in ("discover", "units")}
     found = {name: sections[section][key] for name, (section, key) in FORMER.items() if key in sections[section]}
     return found | ({"share": table.pop("share")} if "share" in table else {})
@@ -195,7 +194,10 @@ def _items(content: Any) -> Any:
 
 
 def _refuse_others(where: str, section: Any, keys: Sequence[str] = (), given: Collection[str] = ()) -> None:
-    """Raise JobError for a key that is not one of `keys`, or for one of those that only the other form has."""
+    """Raise JobError for a key of a section that is not one of `keys`, if there are any, or is one of `given`.
+
+    `given` are keys that only the other form has; `where` is the path of the section, "" for the job.
+    """
     for key, _ in _items(section):
         if key in given or (keys and key not in keys):
             known = keys or [name for name in accepted_keys(tuple(where.split("."))) if name not in given]
@@ -233,8 +235,6 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
 
     Of several faults an unknown key is stated first, because a misspelt key is also reported as missing.
 
-    `location` is the path of the fault in the full form, and `stated` the one in the user's form.
-
     Parameters
     ----------
     error : pydantic.ValidationError
@@ -248,6 +248,7 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
     unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]  # a misspelt key is also missing
     fault = (unknown or faults)[0]
 
+    # path of the fault in the form of several tables, and in the user's form
     location = tuple(part for part in fault["loc"] if part not in ("MechanismTable", "str"))
     stated = _stated(location) if is_short else location
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
@@ -278,7 +279,10 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
 
 
 def _without_quotes(key: str, text: str, whole: bool) -> str:
-    """Return the remedy for a number that is stated as a text; with the number, if the text is one."""
+    """Return the remedy for a number that is stated as a text; with the number, if the text is one.
+
+    `whole` states that the number must be an integer.
+    """
     number = NUMBER_TEXT.fullmatch(text)
     if number is None or (whole and number[1]):
         return "write a number, without quotes"

@@ -228,7 +228,8 @@ class Job(Settings):
         """Versions of other distributions whose formats, or plug-ins of an only table, the job names."""
         if self.is_short:
             return self.table.distributions
-        return dict(one.rsplit(" ", 1) for table in self.tables.values() for one in table.distributions)
+        named = [name_and_version for table in self.tables.values() for name_and_version in table.distributions]
+        return dict(name_and_version.rsplit(" ", 1) for name_and_version in named)
 
     @cached_property
     def declared(self) -> dict[str, Domain]:
@@ -249,9 +250,10 @@ class Job(Settings):
     @cached_property
     def search_deltas(self) -> dict[str, float]:
         """Additive delta of the searches of each table of which values are searched, to a unit of the job."""
-        stated = {name: self.budget.tables.get(name, TableShares()).discover_delta
-                  for name, domain in self.declared.items()
-                  if any(one.search is not None and one.search.uses_delta for one in domain.searches)}  # fmt: skip
+        stated = {}
+        for name, domain in self.declared.items():
+            if any(attribute.search is not None and attribute.search.uses_delta for attribute in domain.searches):
+                stated[name] = self.budget.tables.get(name, TableShares()).discover_delta
         return table_deltas(self.privacy, stated)
 
     @cached_property
@@ -302,11 +304,11 @@ class Job(Settings):
 
     def counted(self, link: LinkSection, table: str) -> list[LinkSection]:
         """Return the earlier links of a table's rows whose numbers are attributes in this link."""
-        return [one for one in self.link if one.called in (link.counts or ()) and one.parent == table]
+        return [other for other in self.link if other.called in (link.counts or ()) and other.parent == table]
 
     def other_parents(self, link: LinkSection) -> list[LinkSection]:
         """Return the earlier links whose parents' attributes are attributes of the children in this link."""
-        return [one for one in self.link if one.called in (link.parents or ())]
+        return [other for other in self.link if other.called in (link.parents or ())]
 
     def order_columns(self, link: LinkSection) -> tuple[str, ...]:
         """Return the columns that order the children of a parent; none without an order."""
@@ -402,9 +404,9 @@ class Job(Settings):
             if section is not None and section.share is not None:
                 given[name] = section.share
         others = [name for name in self.pieces if name not in given]
-        each = max(1 - sum(given.values()), 0.0) / max(len(others), 1)
-        joins = [name for name in others if name.startswith("joins.")] if each > LEAST_PRIVATE else []
-        return given | dict.fromkeys(joins, each)
+        equal = max(1 - sum(given.values()), 0.0) / max(len(others), 1)
+        joins = [name for name in others if name.startswith("joins.")] if equal > LEAST_PRIVATE else []
+        return given | dict.fromkeys(joins, equal)
 
     @property
     def pieces(self) -> list[str]:
@@ -555,13 +557,13 @@ def check_counts(job: TablesOfJob, link: LinkSection, before: list[str]) -> None
 def check_order(job: TablesOfJob, link: LinkSection) -> None:
     """Raise JobError for marginals of more attributes than both tables have, or of more cells than memory permits.
 
-    `u` and `v` are the sizes of the attributes of both ends; the degree counts attributes of both ends and of counts.
+    Only a published loop measures such marginals, of up to `degree` attributes of both ends and of counts.
     """
     if link.mechanism != "published":
         return
     field, order = f"link {link.called}.degree", link.loop.order
     ends = (job.declared[name] for name in (link.parent, link.child))
-    u, v = ([domain[name].size for name in domain.names] for domain in ends)
+    u, v = ([domain[name].size for name in domain.names] for domain in ends)  # cells of the attributes of each end
     largest = len(u) + len(v) + len(link.counts or [])
     if link.degree is not None and order > largest:
         raise JobError(field, f"{order}, but the tables have {largest} attributes", f"from 2 to {largest}", "lower it")
@@ -573,10 +575,9 @@ def check_order(job: TablesOfJob, link: LinkSection) -> None:
 def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:
     """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents.
 
-    `before` has the names of the links before this one, whose parents are known when the history is drawn.
-
     A history is the sequence of a parent's children in an order (`order_by`). Its model needs public cells of the
     order's attribute, and parents that are units or below, so that a bound limits how many children one unit adds.
+    `before` has the names of the links before this one, whose parents are known when the history is drawn.
     """
     field, names = f"link {link.called}", job.declared[link.child].names
     if link.order and link.order[0] not in names:
@@ -606,7 +607,7 @@ def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> Non
 
 def check_references(job: TablesOfJob) -> None:
     """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
-    for link in job.foreign_keys[len(job.link) :]:
+    for link in job.foreign_keys[len(job.link) :]:  # the links between public tables come last
         changed: dict[str, object] = {name: getattr(link, name) for name in ("max_degree", "counts", "loops")}
         changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
         for name, value in changed.items():
@@ -641,16 +642,16 @@ def check_whole_rows(job: TablesOfJob) -> None:
 
 def former_content(job: Job) -> dict[str, Any]:
     """Return the content of a job as it was when version 2 of the digest began, without words for readers."""
-    content = without_budget(job.to_dict(), [one.called for one in job.link])
+    content = without_budget(job.to_dict(), [link.called for link in job.link])
     content.pop("about", None)
     return content
 
 
 def job_digest(job: Job, domain: Domain | None = None, version: int = DIGEST_VERSION) -> str:
-    """Return the SHA-256 that identifies a job: of its settings, without scheduler and limits, and of its domains.
+    """Return the SHA-256 that identifies a job: of its settings and of its domains.
 
-    `former_content` is the content in the sections of earlier versions, because digests of released jobs must stay.
-    Settings that do not change the release, such as limits of the engine, are left out.
+    The settings are in the sections and with the names of earlier versions, because digests of released jobs must stay.
+    Those that do not change the release, such as limits of the engine, are left out.
 
     Parameters
     ----------

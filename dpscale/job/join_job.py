@@ -8,6 +8,10 @@ parents, whose number of children depends on the unit's own rows alone.
 
 With `protects = "both"` one row of either end of a pair is replaced, with at most `max_degree` pairs before and after.
 This changes twice as many rows of the join. Data beyond the bound are refused, so nothing is truncated.
+
+An attribute of the join has the name `TABLE.ATTRIBUTE`. A lookup is a table in which a row finds values by a key.
+Counted children have the attributes `CHILD.count` (their number, up to the bound) and `CHILD.cut` (whether there are
+more).
 """
 
 from __future__ import annotations
@@ -92,8 +96,8 @@ class JoinJob(TableJob):
     def read_domain(self) -> Domain:
         """Return the attributes of the join; rules and public totals of the tables are left out.
 
-        An attribute of the join has the name `TABLE.ATTRIBUTE` and the cells of its source. A lookup with a bound
-        counts children, so its attributes have no domain file.
+        An attribute has the cells of its source. A lookup with a bound counts children, whose attributes are in no
+        domain file.
         """
         attributes: dict[str, Attribute] = {}
         base = Domain.read(self.data.domain) if self.join.attributes else None
@@ -116,7 +120,11 @@ class JoinJob(TableJob):
 
 
 def counting(name: str, kind: str, bound: int, number: bool) -> Attribute:
-    """Return a number of children, or whether there are more than the bound, as an attribute of a row."""
+    """Return what is counted of the children of a row, as an attribute of the row.
+
+    `kind` is CUT (whether there are more than the bound), EXCESS (how many there are beyond it) or another text for
+    their number, which is a number to be summed or an attribute with a cell for each count.
+    """
     if kind == CUT:
         return Attribute(name, "boolean", values=(False, True))
     if kind == EXCESS:
@@ -127,13 +135,10 @@ def counting(name: str, kind: str, bound: int, number: bool) -> Attribute:
 
 
 def join_job(job: Job, neighbours: NeighbourRelation, name: str) -> JoinJob:
-    """Return the job of a join at its share of the budget, or that of the rows beyond the bounds of all joins.
+    """Return the job of a join at its share of the budget, or that of the rows beyond the bounds of all joins (CUT).
 
-    `cut_share` is the part of the join's budget for the rows beyond the bounds.
-
-    A lookup joins the row of another table by its key. The settings are those of a job of one table that a job file
-    cannot state; `pair` are the columns of a table of pairs, which is then the base, and `owned` the key of the base's
-    rows if their children are counted and the base is below the root.
+    The part `cut_share` of the join's budget is that of the rows beyond its bound. The settings (`JoinSettings`) are
+    those of a job of one table that a job file cannot state.
     """
     if name == CUT:
         return cut_job(job, neighbours)
@@ -189,9 +194,10 @@ def _with_settings(
 
 
 def _is_counted(join: Join, name: str) -> bool:
-    return bool(join.counted) and split_name(name)[0] in {
-        own for one in join.counted for own in (one.called, one.child)
-    } and split_name(name)[1] in (COUNT, CUT)  # fmt: skip
+    """Return whether an attribute of a join is the number of counted children, or whether they are cut."""
+    table, attribute = split_name(name)
+    names = {name_of_link for link in join.counted for name_of_link in (link.called, link.child)}
+    return table in names and attribute in (COUNT, CUT)
 
 
 def _cut_parts(join: Join) -> list[dict[str, Any]]:
@@ -204,9 +210,9 @@ def _cut_parts(join: Join) -> list[dict[str, Any]]:
 def _check_relation(job: Job, neighbours: NeighbourRelation, join: Join) -> None:
     """Raise JobError if rows of the join would belong to several units, or a bound does not fit.
 
-    `neighbours.rows` are the tables whose rows belong to a unit, and `neighbours.above` is the link from a table to the
-    one of its units' rows. `join.counted` are the links whose children are counted (`per`), `join.edges` the steps from
-    a table to the one that it refers to.
+    `neighbours.rows` has the tables whose rows belong to units, and `neighbours.above` the link by which the rows of a
+    table belong to their parent. `join.counted` are the links whose children are counted (`per`), `join.edges` the
+    steps from a table to the one that it refers to.
     """
     # protects = "both": a row of either end is replaced, and every bound is that of the link
     if neighbours.replaces:
@@ -282,7 +288,7 @@ def _lookups(job: Job, join: Join) -> list[dict[str, Any]]:
 
 
 def _row_lookup(job: Job, join: Join, edge: Edge) -> dict[str, Any]:
-    """Return the section of the rows that an edge leads to; `source` is the number of the lookup before it, or -1."""
+    """Return the section of the rows that an edge leads to; `source` is the number of the section before it, or -1."""
     sources, attributes = [other.target for other in join.edges], {}
     for name in join.requested:
         table, attribute = split_name(name)
@@ -294,18 +300,19 @@ def _row_lookup(job: Job, join: Join, edge: Edge) -> dict[str, Any]:
 
 def _table(job: Job, link: LinkSection, name: str) -> dict[str, Any]:
     """Return the files of a table, its key, and the policies of a link to it."""
-    one = job.tables[name]
-    return {"link": link.called, "path": one.path, "domain": one.domain, "key": list(job.key(name)),
-            "policies": [link.read_nulls, link.dangling, one.nulls, job.duplicates(name)],
-            **one.format_settings}  # fmt: skip
+    section = job.tables[name]
+    return {"link": link.called, "path": section.path, "domain": section.domain, "key": list(job.key(name)),
+            "policies": [link.read_nulls, link.dangling, section.nulls, job.duplicates(name)],
+            **section.format_settings}  # fmt: skip
 
 
 def _count_lookups(job: Job, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
     """Return the section of the children of a link, after that of the other end of pairs.
 
-    `path` has the edges from the parent of the counted children up to the base. A base row has at most the product of
-    the bounds of all links on the way.
+    `number` is that of the first of these sections. A row of the base has at most the product of the bounds of all
+    links between its children and itself.
     """
+    # the only path from the parents of the counted children up to the base
     (to_parent, _), [path] = job.ends(link), ascents(job, link, join.base)
     hops = []  # tables between the child's parent and the base
     for edge in path:
@@ -313,7 +320,7 @@ def _count_lookups(job: Job, join: Join, link: LinkSection, number: int) -> list
         hops.append({"path": table.path, "key": plain_key(job.key(edge.source)), "unit": plain_key(edge.at),
                      **table.format_settings})  # fmt: skip
     bound = math.prod([link.bound, *(edge.link.bound for edge in path)])
-    names = {}
+    names = {}  # of the attributes of the join that count these children
     for name in join.requested:
         table_or_link, attribute = split_name(name)
         if _is_counted(join, name) and table_or_link in (link.called, link.child):
@@ -370,10 +377,9 @@ def cut_share(job: Job, neighbours: NeighbourRelation, name: str) -> float:
 def cut_job(job: Job, neighbours: NeighbourRelation) -> JoinJob:
     """Return the job of the rows beyond the bounds of all joins: sums over the rows of the root.
 
-    The number of rows of a unit beyond the bound D is counted up to (REACH − 1) D, which is the sensitivity of the sum.
-
     Each bounded join adds two queries: the sum of the numbers of rows beyond its bound, and the counts of rows of the
-    root by whether join rows were cut. The whole job has the sum of the joins' shares for them.
+    root by whether join rows were cut. The number of rows of a unit beyond the bound D is counted up to (REACH − 1) D,
+    which is the sensitivity of the sum. The whole job has the sum of the joins' shares for them.
     """
     root, lookups, parts = str(neighbours.root), list[dict[str, Any]](), list[dict[str, Any]]()
     shares = cut_joins(job, neighbours)

@@ -121,10 +121,10 @@ def resolve_joins(job: TablesOfJob) -> dict[str, Join]:
 
 
 def _combined(one: Join, other: Join, named: bool) -> Join:
-    """Return the join of the links of two parts, which must be the same unless the job gives both the same name.
+    """Return the join of the links of two parts with the same name of their join.
 
-    An edge is a link from a row to the row that it refers to. `named` states that the job gives both parts the same
-    name. A table may be the target of a single edge only.
+    Raises JobError if the links differ, unless the job gives both parts that name (`named`). A table may be the target
+    of a single edge only.
     """
     edges = tuple(dict.fromkeys([*one.edges, *other.edges]))
     counted = {link.called: link for link in one.counted + other.counted}
@@ -138,10 +138,10 @@ def _combined(one: Join, other: Join, named: bool) -> Join:
 
 
 def edges_of(job: TablesOfJob, through: Sequence[str] | None = None) -> list[Edge]:
-    """Return the links of a job, or those named, from a row to the row that it refers to."""
+    """Return the links of a job, or those named in `through`, from a row to the row that it refers to."""
     found = []
     for link in job.foreign_keys:
-        first, second = job.ends(link)
+        first, second = job.ends(link)  # columns with the keys of the parent and, in a table of pairs, of the child
         if through is not None and link.called not in through:
             continue
         if link.via is not None:
@@ -171,10 +171,8 @@ def paths(edges: Sequence[Edge], source: str, target: str) -> Iterator[tuple[Edg
 def _join_of(job: TablesOfJob, part: JoinWorkload) -> Join:
     """Return the join of one part: its base table, edges from there to the tables of its attributes, counted links.
 
-    Its name is that of the part, or follows from the tables.
-
-    An edge leads from a row to the row to which it refers. `routes` are the paths from the base to each table, of which
-    there must be exactly one.
+    Its name is that of the part, or follows from the tables. There must be exactly one path from the base to each table
+    (`_route`).
     """
     _check_through(job, part)
     edges = edges_of(job, part.through)
@@ -184,14 +182,14 @@ def _join_of(job: TablesOfJob, part: JoinWorkload) -> Join:
     ends = [pairs.parent, pairs.child] if pairs else []
     routes = [_route(part, edges, base, table) for table in dict.fromkeys([*ends, *tables])]
     used = tuple(dict.fromkeys(edge for route in routes for edge in route))
-    named = [f"per-{base}" if part.per else base, *(edge.target for edge in used), *(link.called for link in counted)]
-    number = [SUM] if counted and part.number and part.number not in _in_sets(part) else []
-    return Join(part.name or "-".join([*named, *number])[:64], base, pairs, used, tuple(counted),
-                part.max_rows_per_unit)  # fmt: skip
+    words = [f"per-{base}" if part.per else base, *(edge.target for edge in used), *(link.called for link in counted)]
+    # a number that is summed cannot be an attribute of the same join, so the join of sums has another name
+    words += [SUM] if counted and part.number and part.number not in _in_sets(part) else []
+    return Join(part.name or "-".join(words)[:64], base, pairs, used, tuple(counted), part.max_rows_per_unit)
 
 
 def _in_sets(part: JoinWorkload) -> list[str]:
-    return [name for own in part.attributes or [] for name in own]
+    return [name for names in part.attributes or [] for name in names]
 
 
 def _check_through(job: TablesOfJob, part: JoinWorkload) -> None:
@@ -246,9 +244,10 @@ def _names(job: TablesOfJob, table: str) -> tuple[str, ...]:
 
 
 def _counted(job: TablesOfJob, part: JoinWorkload, name: str, child: str) -> LinkSection:
-    """Return the link whose children a name counts: by the name of the link, or of the child.
+    """Return the link whose children an attribute counts.
 
-    `child` is the name before `.COUNT` in an attribute `name`. A link is below `per` if its rows lead up to that table.
+    `name` is the attribute, and `child` what it has before `.count`: the name of the link, or that of the child if only
+    one link of the child is below `per`. A link is below `per` if its rows lead up to that table.
     """
     if part.per not in job.tables:
         raise JobError("workload.per", f"{part.per!r}", ", ".join(job.tables), nearest(str(part.per), list(job.tables)))
@@ -269,17 +268,15 @@ def _counted(job: TablesOfJob, part: JoinWorkload, name: str, child: str) -> Lin
 
 def ascents(job: TablesOfJob, link: LinkSection, table: str) -> list[tuple[Edge, ...]]:
     """Return the paths from the parents of a link to a table, each from child to parent."""
-    edges = [one for one in edges_of(job) if one.link.via is None]
+    edges = [edge for edge in edges_of(job) if edge.link.via is None]
     return list(paths(edges, link.parent, table))
 
 
 def _base(job: TablesOfJob, part: JoinWorkload, edges: Sequence[Edge], tables: Sequence[str]) -> str:
-    """Return the table from which all tables are reached, and which reaches no other such table.
+    """Return the base of a part: the table from which all requested tables are reached.
 
-    If the job names the links of the join, it is the table whose rows are at their beginning.
-
-    `reach` has the tables to which a path of edges leads. Among the tables that reach all requested ones, the base is
-    the one that reaches no other candidate: it is nearest to them.
+    Of several such tables it is the one that reaches no other of them, so the nearest to the requested tables. If the
+    job names the links of the join, it is the table whose rows are at their beginning.
     """
     if part.through is not None:
         targets = {edge.target for edge in edges}
@@ -292,7 +289,7 @@ def _base(job: TablesOfJob, part: JoinWorkload, edges: Sequence[Edge], tables: S
 
     public = [name for name, section in job.tables.items() if section.public]
     nodes = dict.fromkeys([*job.tables, *(edge.source for edge in edges)])
-    reach = {}  # tables to which there is a path
+    reach = {}  # for each table, the tables to which there is a path of edges
     for name in nodes:
         reach[name] = {other for other in nodes if any(True for _ in paths(edges, name, other))}
     bases = [name for name in nodes if name not in public and reach[name] >= set(tables)]
@@ -322,10 +319,7 @@ def _described(routes: Sequence[tuple[Edge, ...]]) -> str:
 
 
 def _route(part: JoinWorkload, edges: Sequence[Edge], base: str, table: str) -> tuple[Edge, ...]:
-    """Return the only path from the base to a table.
-
-    `edges` are those that the part may use.
-    """
+    """Return the only path of `edges` from the base to a table. Raises JobError if there is none, or several."""
     routes = list(paths(edges, base, table))
     if len(routes) != 1:
         ways = "; ".join(_described([path]) for path in routes)

@@ -48,10 +48,9 @@ class LinkedRule:
 
 
 def linked_rules(job: TablesOfJob) -> dict[str, list[LinkedRule]]:
-    """Return the rules of every link that has some.
+    """Return the rules of every link that has some, by the name of the link.
 
-    A rule belongs to each link whose two ends are its tables; `LinkedRule` has its attributes of the parent and of the
-    child. Rules over two tables that follow from others are added.
+    A rule belongs to each link whose two ends are its tables. Rules over two tables that follow from others are added.
 
     Raises
     ------
@@ -136,9 +135,8 @@ def _check_column(job: TablesOfJob, link: LinkSection, name: str) -> None:
 def _check_bounds(job: TablesOfJob, rules: Mapping[str, Sequence[LinkedRule]]) -> None:
     """Raise JobError for an attribute in rules of several links, of which one bounds the children of a parent.
 
-    Where no place is left at a parent that fits, the attribute must change alone.
-
-    The last child attribute of a rule is the one that changes when a linked row violates it.
+    Where no place is left at a parent that fits, the last child's attribute of a rule changes, which must not break a
+    rule of another link.
     """
     ruled = [link for link in job.link if link.called in rules]
     for link in ruled:

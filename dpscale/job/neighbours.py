@@ -141,14 +141,12 @@ def _replaced(job: Job) -> NeighbourRelation:
 def _rooted(job: Job) -> NeighbourRelation:
     """Return the relation of a job with a protected table, the root: neighbours add or remove one unit of it.
 
-    A table below the root has for each unit at most the product of the bounds of the links above it of rows.
-
-    `rows` has, by table, the most rows that belong to one unit. Every private table has one addition or removal
-    (`steps`), which its own run bounds by these rows.
+    Every private table has one addition or removal (`steps`), which its own run bounds by the rows of a unit.
     """
     root = root_table(job)
     above = links_above(job, root)
     _check_units(job, root)
+    # most rows of one unit, by table: the product of the bounds of the links from the root
     rows = {root: job.tables[root].max_rows_per_unit or 1}
     for name, link in above.items():
         rows[name] = rows[link.parent] * link.bound
@@ -214,20 +212,20 @@ def _check_sides(job: Job, sides: Sequence[str], root: str) -> None:
 
 def _check_units(job: Job, root: str) -> None:
     """Raise JobError for a unit of its own in a linked table: units of linked tables are rows of the root."""
-    for name, one in job.tables.items():
-        if one.privacy_unit is not None and (name != root or job.link):
+    for name, section in job.tables.items():
+        if section.privacy_unit is not None and (name != root or job.link):
             raise JobError(f"tables.{name}.privacy_unit", "a unit of its own in a job with links",
                            f"units that are rows of {root}, which links and keys define",
                            "remove it, or add a table with one row per unit as the parent of a link")  # fmt: skip
 
 
 def _check(job: Job, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
-    """Raise JobError for a link whose number for one unit of the root would not be bounded; `rows` has its tables.
+    """Raise JobError for a link of which one unit of the root could have any number.
 
     `root` is the table whose rows are the units, and `rows` has the tables whose rows belong to these. With `via` a
     link is a table of pairs.
     """
-    if link.parent == link.child != root:
+    if link.parent == link.child != root:  # within another table than the root
         whose = f"belong to those of {root}" if link.child in rows else f"belong to no row of {root}"
         raise JobError(f"link {link.called}", f"within {link.child}, whose rows {whose}",
                        f"links within {root} only", "remove it")  # fmt: skip
@@ -254,10 +252,11 @@ def _check_counts(job: Job, link: LinkSection, rows: Mapping[str, int]) -> None:
     `counts` of a link names other links whose degrees are attributes of its rows; `rows` has the tables whose rows
     belong to units.
     """
-    for one in job.link:
-        if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
-            whose = "a table without units" if one.parent not in rows else "their own table, to which other rows refer"
-            raise JobError(f"link {link.called}.counts", f"{one.called!r}, links of rows of {whose}",
+    for counted in job.link:
+        has_no_units = counted.parent not in rows
+        if counted.called in (link.counts or ()) and (has_no_units or counted.parent == counted.child):
+            whose = "a table without units" if has_no_units else "their own table, to which other rows refer"
+            raise JobError(f"link {link.called}.counts", f"{counted.called!r}, links of rows of {whose}",
                            "links of a private parent with its children or with public rows",
                            "remove it: their number depends on other units' rows")  # fmt: skip
 
@@ -265,8 +264,7 @@ def _check_counts(job: Job, link: LinkSection, rows: Mapping[str, int]) -> None:
 def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
     """Return the number of links that one unit of the root changes, given its numbers of rows by table.
 
-    A self link adds to `bound` the link to the parent and its substitute. A link of a parent with n rows of a unit has
-    n · bound links.
+    A unit with n rows of the parent has n · bound links.
     """
     if link.parent == link.child:  # those as a parent, the one to its parent, and one that takes its place there
         return link.bound + 2
@@ -336,12 +334,12 @@ def table_jobs(job: Job) -> dict[str, TableJob]:
 
 
 def unit_settings(job: Job, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
-    """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs.
+    """Return the privacy unit of a table, as keys of its section; empty if a row without a key is the unit.
 
-    `above` has the link by which rows of a table belong to their parent; `hops` are the tables between the parent and
-    the root, over which a key leads to its unit.
+    It is the row by its key or, below the root, the row of the root to which the parent's key leads over the tables
+    between (`unit_hops`).
     """
-    link = neighbours.above.get(name)
+    link = neighbours.above.get(name)  # by which the rows belong to their parent
     if job.tables[name].privacy_unit is not None:
         return job.tables[name].unit_settings
     columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], neighbours.rows[name])
@@ -354,10 +352,9 @@ def unit_settings(job: Job, neighbours: NeighbourRelation, name: str) -> dict[st
 
 
 def unit_hops(job: Job, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
-    """Return the tables between the child of a link and the root, each with its key and the key of its parent.
+    """Return the tables between the child of a link and the root, from the child upwards.
 
-    `above` maps a table to the link to its parent on the way to the root. The key `unit` of a hop is the column that
-    refers to the next table.
+    A hop has the key of its rows (`key`) and the column that refers to the next table or the root (`unit`).
     """
     hops = []
     while link is not None:
@@ -375,8 +372,7 @@ def unit_hops(job: Job, neighbours: NeighbourRelation, link: LinkSection | None)
 def describe_neighbours(neighbours: NeighbourRelation) -> str:
     """Return a sentence that describes the neighbouring relation.
 
-    `moved` has the number of links in which neighbours differ, by link, and `steps` that of rows, by table; both may be
-    empty. `replaces` states that neighbours replace a row.
+    A job without links has nothing `moved`, and one whose tables are all public has no `steps`.
     """
     protects, root = neighbours.protects, neighbours.root
     if neighbours.replaces:
@@ -429,11 +425,8 @@ def refusals(job: Job, neighbours: NeighbourRelation) -> list[str]:
 def check_public_attributes(job: Job, sides: Sequence[str]) -> tuple[str, ...]:
     """Return the attributes `TABLE.ATTRIBUTE` that the job declares public.
 
-    Raises JobError for a declaration of another table or attribute, and for an attribute of a side table in a join or
-    link that is not declared.
-
-    `_uses` has the attributes of side tables that a link or join looks up: adding or removing a unit does not change
-    them, but they would be released without noise of their own.
+    Raises JobError for a declaration of another table or attribute, and for an attribute of a side table that a join or
+    link looks up without a declaration: it would be released without noise.
 
     `sides` are the side tables: private tables whose rows belong to no unit.
     """
@@ -491,6 +484,6 @@ def _uses(job: Job, sides: Sequence[str]) -> Iterator[tuple[str, str, list[str]]
 
 
 def _looked_up(job: Job, link: LinkSection) -> list[str]:
-    """Return the tables whose rows a link looks up: the parent of children, or the far end of pairs."""
-    found = [link.parent if link.via is None else link.child]
-    return [*found, *(one.parent for one in job.other_parents(link))]
+    """Return the tables whose rows a link looks up: the parent or the far end of pairs, and other parents."""
+    far_end = link.parent if link.via is None else link.child
+    return [far_end, *(other.parent for other in job.other_parents(link))]

@@ -69,10 +69,8 @@ def without_period(domain: Domain, name: str | None) -> Domain:
 def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     """Return the periods of a job as a date attribute, whose cells are the periods.
 
-    Raises JobError if neither the domain file nor the folders of the data define them.
-
-    Each period must have a cell of its own, and every record exactly one period, so that the periods divide the
-    records.
+    Raises JobError if neither the domain file nor the folders of the data define them, or if they would not divide the
+    records: each period must have a cell of its own, and every record exactly one period.
     """
     name, domain = str(data.period), Domain.read(data.domain)
     dates = domain[name] if name in domain.names else _of_folders(data, settings)
@@ -116,10 +114,9 @@ def _read_start(by: str, start: str | int) -> int:
 
 
 def promise(data: TableSection, settings: PeriodSettings, period: Attribute) -> Protection:
-    """Return what a growing table protects: a row, a unit in one period, or a unit over all time.
+    """Return what a growing table protects: a row, a unit over all time, or a unit in one period (`span`).
 
-    Without a privacy unit a row is protected, and `max_periods_per_unit` bounds a unit over all time; otherwise the
-    unit is protected in each period alone (`span`).
+    A unit is protected over all time if `max_periods_per_unit` bounds the periods in which its rows count.
     """
     rows, periods = data.max_rows_per_unit or 1, settings.max_periods_per_unit
     if data.privacy_unit is None or periods is not None:
@@ -161,7 +158,8 @@ def _of_folders(data: TableSection, settings: PeriodSettings) -> Attribute:
 def folder_names(data: TableSection, name: str) -> set[str | None]:
     """Return the values of a folder name in the paths of the data's files, such as 2026-01 of `month=2026-01/`."""
     table = data.origin.table(data.path, Domain({"rows": 2}))
-    return {dict(one.fixed)[name] for one in table.partitions if name in dict(one.fixed)}
+    fixed_columns = [dict(partition.fixed) for partition in table.partitions]  # from the names of folders
+    return {columns[name] for columns in fixed_columns if name in columns}
 
 
 def _length_of(name: str, label: str) -> str:

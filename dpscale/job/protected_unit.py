@@ -56,10 +56,9 @@ def links_above(job: TablesOfJob, root: str) -> dict[str, LinkSection]:
     """Return for every table below the root the link by which its rows belong to a parent's, each after its parent.
 
     Raises JobError for a second such link of a table: its rows would belong to two units.
-
-    `below` are the root and the tables that it reaches from parent to child.
     """
     links = _between_private(job)
+    # the root and all tables that are reached from it, from parent to child
     below, new = set[str](), {root}
     while new:
         below |= new
@@ -114,8 +113,8 @@ def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
 
 def key_links(job: TablesOfJob, name: str) -> list[LinkSection]:
     """Return the links of a private table's rows whose foreign key has a column of the table's own key."""
-    own = set(job.key(name))
-    return [link for link in job.link if link.via is None and link.child == name and own & set(job.ends(link)[0])]
+    key = set(job.key(name))
+    return [link for link in job.link if link.via is None and link.child == name and key & set(job.ends(link)[0])]
 
 
 def pair_links(job: TablesOfJob, name: str) -> list[LinkSection]:
@@ -126,13 +125,9 @@ def pair_links(job: TablesOfJob, name: str) -> list[LinkSection]:
 
 
 def check_key_columns(job: TablesOfJob) -> None:
-    """Raise JobError for a key that foreign keys determine but that is not unique, or may be absent.
-
-    `links` are those with a foreign key that has columns of the table's own key; `covered` are the columns of the key
-    that they determine. A key that is determined entirely must be unique by the links.
-    """
+    """Raise JobError for a key that foreign keys determine but that is not unique, or may be absent."""
     for name in job.tables:
-        links = key_links(job, name)
+        links = key_links(job, name)  # with columns of the table's key in their foreign key
         for link in links:
             if link.parent == name or link.nulls == "keep":
                 what = f"a link within {name}" if link.parent == name else 'nulls = "keep"'
@@ -144,7 +139,7 @@ def check_key_columns(job: TablesOfJob) -> None:
             to_parent, _ = job.ends(link)
             covered.update(to_parent)
         if not links or set(job.key(name)) - covered:
-            continue
+            continue  # a column of the key that no foreign key has makes it unique
         # a parent with several children would give each of them the same key
         if len(links) == 1 and links[0].kind != "one-to-one":
             raise JobError(f"link {links[0].called}", f"{links[0].kind}, with the key of {name} as foreign key",

@@ -123,7 +123,7 @@ def draft(content: Content, data: str | Path, public: Sequence[str] = (), unit: 
 
 
 def _relations(content: Content, child: str) -> list[dict[str, Any]]:
-    return [one for one in content.get("relationships", []) if one["child_table_name"] == child]
+    return [relation for relation in content.get("relationships", []) if relation["child_table_name"] == child]
 
 
 def _attributes(content: Content, name: str) -> dict[str, str]:
@@ -137,8 +137,8 @@ def _attributes(content: Content, name: str) -> dict[str, str]:
 
 def _table(name: str, one: Content, data: str | Path, public: bool) -> dict[str, Any]:
     columns = columns_of(one.get("primary_key"))
-    own = {"key": _key(columns)} if columns else {}
-    return {"path": _place(data, name), "domain": f"{name}.domain.toml", **own} | ({"public": True} if public else {})
+    key = {"key": _key(columns)} if columns else {}
+    return {"path": _place(data, name), "domain": f"{name}.domain.toml", **key} | ({"public": True} if public else {})
 
 
 def _place(data: str | Path, name: str) -> str:
@@ -150,11 +150,9 @@ def _place(data: str | Path, name: str) -> str:
 def _links(
     content: Content, pairs: list[str], data: str | Path, public: Sequence[str], unit: str | None
 ) -> list[dict[str, Any]]:
-    """Return the links of a job: one for each table of pairs, and one for each other relationship.
+    """Return the links of a job: one for each table of pairs, which has two relationships, and one for each other.
 
     If there are only links by pairs, between private tables, each protects both ends.
-
-    A table of pairs has two relationships and becomes one link; `_self` marks a relationship within one table.
     """
     links: list[dict[str, Any]] = []
     only_pairs = all(relation["child_table_name"] in pairs for relation in content.get("relationships", []))
@@ -188,9 +186,10 @@ def _self(one: Content) -> dict[str, Any]:
 def _link_of_pairs(
     name: str, found: list[dict[str, Any]], data: str | Path, public: Sequence[str], unit: str | None
 ) -> dict[str, Any]:
-    """Return the link of a table of pairs, whose parent is a private table, or that of the unit.
+    """Return the link of a table of pairs with the relationships `found`.
 
-    The bound of 10 is a proposal, which the user has to check.
+    Its parent is the table of the unit if that is an end, otherwise a private table. The bound of 10 is a proposal,
+    which the user has to check.
     """
     ends = {relation["parent_table_name"]: relation for relation in found}
     private = [relation for relation in found if relation["parent_table_name"] not in public]
@@ -205,7 +204,7 @@ def _link_of_pairs(
 def _notes(content: Content, pairs: list[str], public: Sequence[str], unit: str | None) -> list[str]:
     """Return comments on the tables that may be protected, and on the content of every domain file.
 
-    `roots` are the tables that are children of no private table; more than one requires a choice.
+    A table that is the child of no private table may be protected; several of them require a choice.
     """
     relations = content.get("relationships", [])
     children = {relation["child_table_name"] for relation in relations
@@ -224,16 +223,15 @@ def metadata(job: Job) -> dict[str, Any]:
     """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here.
 
     A link has a relationship for its foreign key, and a link by a table of pairs one for each end; such a table has the
-    name of the link. `ENDS` are the fields of a relationship in SDV's format.
+    name of the link.
     """
     tables = {name: _table_metadata(job, name) for name in job.tables}
     relationships = []
     for link in job.foreign_keys:
         child = link.child if link.via is None else link.called
         table, key = tables.setdefault(child, {"columns": {}}), () if link.via else job.key(child)
-        for parent, columns in zip(
-            (link.parent, link.child), _columns(job, link), strict=False
-        ):  # one, or of pairs two
+        # a foreign key has columns of the parent only
+        for parent, columns in zip((link.parent, link.child), _columns(job, link), strict=False):
             table["columns"] |= {column: {"sdtype": "id"} for column in columns}
             ends = parent, _key(job.key(parent)), child, _key(columns)
             relationships.append(dict(zip(ENDS, ends, strict=True)))

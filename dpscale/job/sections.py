@@ -143,10 +143,7 @@ class Privacy(Settings):
 
     @model_validator(mode="after")
     def _useful(self) -> Privacy:
-        """Warn of a budget whose noise hides every count.
-
-        `amount` is the squared μ; the noise of a count has about the standard deviation 1/√amount.
-        """
+        """Warn of a budget whose noise hides every count: its standard deviation is about 1/√(squared μ)."""
         if self.budget.amount < LEAST_AMOUNT:
             warnings.warn(f"with this budget the noise of each count exceeds {LEAST_AMOUNT**-0.5:,.0f} records: answers"
                           " carry no information about smaller tables", UserWarning, stacklevel=2)  # fmt: skip
@@ -168,8 +165,8 @@ class Privacy(Settings):
     def _large_epsilon(self) -> JobError | None:
         """Error for a budget above epsilon MOST_EPSILON, at delta MOST_DELTA if it is in another unit; else None.
 
-        A budget in another unit is converted: `amount` is its squared μ, and its δ at MOST_EPSILON must be at most
-        MOST_DELTA. Below SAFE_AMOUNT this holds, without a computation.
+        A budget in another unit is converted: the δ of its squared μ at MOST_EPSILON must be at most MOST_DELTA. Below
+        SAFE_AMOUNT this is true without a computation.
         """
         if self.epsilon is None:
             from dpscale.privacy.conversion import delta_of_mu
@@ -261,7 +258,8 @@ class WorkloadSection(Settings):
     @model_validator(mode="after")
     def _known(self) -> WorkloadSection:
         """Refuse keys that are no parameters of the family."""
-        known = type(family_named(self.family)).model_fields if self.given and self.family in family_names() else {}
+        is_known = self.given and self.family in family_names()  # another family is refused later
+        known = type(family_named(self.family)).model_fields if is_known else {}
         unknown = {key: value for key, value in self.given.items() if key not in known}
         if unknown:
             raise ValidationError.from_exception_data("WorkloadSection", [
@@ -309,7 +307,7 @@ class WorkloadSection(Settings):
     @property
     def counts_units(self) -> bool:
         """Whether the part counts distinct privacy units."""
-        return self.count == "units" or any(counts_units(one) for one in self.statements)
+        return self.count == "units" or any(counts_units(statement) for statement in self.statements)
 
     @property
     def counts_rows(self) -> bool:
@@ -322,8 +320,10 @@ class WorkloadSection(Settings):
         queries = self.given.get("predicates")
         if not isinstance(queries, Mapping):
             return part
-        full = {name: located(folder, one) if is_array_file(one) else one for name, one in queries.items()}
-        return part.model_validate(part.model_dump(exclude_none=True) | {"predicates": full})
+        resolved = {}  # queries by attribute: the path of an array file, or the name of a family
+        for name, value in queries.items():
+            resolved[name] = located(folder, value) if is_array_file(value) else value
+        return part.model_validate(part.model_dump(exclude_none=True) | {"predicates": resolved})
 
 
 class Named(Settings):
@@ -415,8 +415,9 @@ class SynthesizeTable(Settings):
 
     def parts_of(self, rows: int, columns: int) -> int:
         """Return the number of files: of PART_ROWS rows, or longer ones if they are many and fit the memory."""
-        long = min(max(PART_VALUES // columns, PART_ROWS), LONG_PART_ROWS)
-        return self.parts or min(MOST_PARTS, max(1, -(-rows // long), min(MOST_SHORT_PARTS, -(-rows // PART_ROWS))))
+        long = min(max(PART_VALUES // columns, PART_ROWS), LONG_PART_ROWS)  # rows of a longer file
+        short_files = min(MOST_SHORT_PARTS, -(-rows // PART_ROWS))
+        return self.parts or min(MOST_PARTS, max(1, -(-rows // long), short_files))
 
     def polishes(self, total: float) -> bool:
         """Return whether rows are polished.
@@ -494,9 +495,9 @@ class TotalsTable(Settings):
 
 def check_totals(totals: Sequence[PublicTotal], rows: int | None) -> None:
     """Raise JobError for totals of rows if rows of a unit may be dropped, and for totals of units of several rows."""
-    for one in totals:
-        if rows is not None and (one.counted == "rows" or rows > 1):
-            raise JobError("totals.count", f"{one.counted!r} beside max_rows_per_unit = {rows}",
+    for total in totals:
+        if rows is not None and (total.counted == "rows" or rows > 1):
+            raise JobError("totals.count", f"{total.counted!r} beside max_rows_per_unit = {rows}",
                            'count = "units" with max_rows_per_unit = 1, or no privacy_unit',
                            "remove the totals: rows beyond the bound are not counted")  # fmt: skip
 
@@ -694,7 +695,7 @@ class TableSection(UnitSettings, Named):
 
     def read_domain(self) -> Domain:
         """Return the domain of the file with the rules of the job."""
-        return Domain.read(self.domain).with_rules([one.rule for one in self.rule or ()])
+        return Domain.read(self.domain).with_rules([section.rule for section in self.rule or ()])
 
     @property
     def method(self) -> MechanismTable:

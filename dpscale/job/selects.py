@@ -37,7 +37,7 @@ def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         If a file cannot be read, or a statement reads a table that the job does not have or link.
     """
     read = dict(content)
-    tables = content.get("tables")
+    tables = content.get("tables")  # none in the short form of one table
     if isinstance(tables, Mapping):
         read["tables"] = {name: _with_texts(section, folder) for name, section in tables.items()}
     read = _with_texts(read, folder)
@@ -60,13 +60,13 @@ def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             raise JobError("workload.weight", "several for SELECT statements", "one weight", "write -- weight: 2")
         for statement in read_statements(part[QUERY], float(weight), str(part.get("dialect", DIALECT))):
             named = _named(part, statement)
-            several = requested_tables(statement)
-            if len(several) == 1:
-                table = _known(statement, several[0], read["tables"])
+            named_tables = requested_tables(statement)
+            if len(named_tables) == 1:
+                table = _known(statement, named_tables[0], read["tables"])
                 section = read["tables"][table]
                 read["tables"][table] = {**section, "workload": [*section.get("workload", []), named]}
             else:
-                joins.append(named | _join(statement, several, read, folder))
+                joins.append(named | _join(statement, named_tables, read, folder))
 
     read = {key: value for key, value in read.items() if key != "workload"}
     if joins:
@@ -140,7 +140,7 @@ def text_of(file: str) -> str:
 
 
 def _named(part: Mapping[str, Any], statement: Statement) -> dict[str, Any]:
-    """Return a part with one statement of several, which keeps its name."""
+    """Return a copy of a part with only one of its statements, which keeps its name and weight."""
     weight = {} if statement.weight == 1 else {"weight": statement.weight}
     lines = [line for line in statement.text.splitlines() if not SETTINGS.fullmatch(line)]
     kept = {key: value for key, value in part.items() if key not in (QUERY, "weight")}
@@ -156,9 +156,9 @@ def _known(statement: Statement, table: str, tables: Mapping[str, Any]) -> str:
 
 
 def _join(statement: Statement, tables: Sequence[str], content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the attributes and links of a statement that joins tables.
+    """Return the keys `attributes` and `through` (names of links) of a statement that joins tables.
 
-    `known` are the tables and, by name, the tables of pairs; a statement names its tables by aliases.
+    A statement may name tables, and tables of pairs by their links, and gives them aliases.
     """
     sections = content["tables"]
     pairs = {str(name): link for name, link in _links(content)}
@@ -185,11 +185,10 @@ def _links(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def _link(statement: Statement, join: Any, tables: Mapping[str, str], content: Mapping[str, Any]) -> str:
-    """Return the link of a JOIN, whose condition is the equality of its key and nothing else.
+    """Return the name of the link of a JOIN, whose condition is the equality of its key and nothing else.
 
-    `tables` has the names of the tables by their aliases in lower case.
-
-    `_ends` has the steps of a link; the JOIN must equate all columns of the key of one of them.
+    `tables` has the names of the tables by their aliases in lower case. The JOIN must equate all columns of the key of
+    a step of the link (`_ends`).
     """
     table, known = tables[join.this.alias_or_name.lower()], [name for name, _ in _links(content)]
     matching = []
@@ -229,13 +228,15 @@ def _ends(name: str, link: Mapping[str, Any], content: Mapping[str, Any]) -> Ite
 
 
 def _key(columns: Any) -> tuple[str, ...]:
-    return tuple(str(one).lower() for one in (columns if isinstance(columns, list | tuple) else [columns]) if one)
+    stated = columns if isinstance(columns, list | tuple) else [columns]
+    return tuple(str(column).lower() for column in stated if column)
 
 
 def _is_key(join: Any, tables: Mapping[str, str], ends: Ends) -> bool:
     """Return whether the condition of a JOIN is that the keys of two tables are equal.
 
-    `ends` has, for the table that refers and the one that is referred to, the columns of the key, in the same order.
+    `tables` has the names of the tables by their aliases. `ends` has, for the table that refers and the one that is
+    referred to, the columns of the key, in the same order.
     """
     (one, first), (other, second) = ends.items()  # both tables, with the columns of the key
     using = [column.name.lower() for column in join.args.get("using") or []]
@@ -244,7 +245,7 @@ def _is_key(join: Any, tables: Mapping[str, str], ends: Ends) -> bool:
 
     # the equalities of the key's columns, without an order of the sides
     wanted = {frozenset({(one, a), (other, b)}) for a, b in zip(first, second, strict=True)}
-    stated = list[Any]()
+    stated = list[Any]()  # the equalities of the condition, in the same form
     for equality in _conjuncts(join.args["on"]):
         sides: list[Any] = [equality.left, equality.right] if isinstance(equality, exp.EQ) else []
         if not sides or not all(isinstance(side, exp.Column) for side in sides):

@@ -88,8 +88,7 @@ def search_budget(
 ) -> SearchBudget:
     """Return the budget of searches that use a share of the squared mu. Raises JobError for one that permits none.
 
-    The result has the squared μ of each search, the δ of each search by values, what
-    remains, the total, and the sum of δ.
+    Only searches by values have an additive delta: `stated_delta` together, or a part of the job's delta if it is None.
     """
     if not searches:
         return SearchBudget(each=Fraction(0), delta=Fraction(0), remaining=privacy.budget, total=privacy.budget)
@@ -146,13 +145,13 @@ def table_deltas(privacy: Privacy, stated: Mapping[str, float | None]) -> dict[s
     JobError
         If the job has no delta and a table states none, or if the sum is not below that of the job.
     """
-    unstated = [name for name, delta in stated.items() if delta is None]
+    unstated = [table for table, delta in stated.items() if delta is None]
     if unstated and privacy.delta is None:
         raise JobError("budget.discover_delta", f"missing, but values of {unstated[0]} are searched",
                        "an additive delta, because the job has none",
                        "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
     usual = (privacy.delta or 0.0) / 2 / max(len(unstated), 1)
-    deltas = {name: usual if delta is None else delta for name, delta in stated.items()}
+    deltas = {table: usual if delta is None else delta for table, delta in stated.items()}
     total = sum(deltas.values())
     if privacy.delta is not None and stated and total >= privacy.delta:
         raise JobError("budget.discover_delta", f"{total:g} in total", f"less than privacy.delta ="
@@ -164,9 +163,11 @@ LEAST_DELTA = 1e-300  # least additive delta, from which the bisection begins
 
 
 def step_delta(delta: float, squared_mu: float, steps: int) -> float:
-    """Return the additive delta to one neighbour step of which `steps` have at most `delta` (`Cost.for_group`).
+    """Return the largest additive delta to one neighbour step for which that of `steps` steps is at most `delta`.
 
-    Raises JobError for a budget with which there is none.
+    Neighbours of the job may be several steps apart, and `Cost.for_group` gives the cost to them: its delta depends on
+    the squared mu too. The result is found by bisection on a logarithmic scale. Raises JobError for a budget with which
+    there is none.
     """
 
     def fits(of_step: float) -> bool:
@@ -179,7 +180,7 @@ def step_delta(delta: float, squared_mu: float, steps: int) -> float:
         raise JobError("budget.discover", f"a search with μ² = {squared_mu:.3g} to each of {steps} steps",
                        f"one whose additive delta can be below {delta:g}", "lower it")  # fmt: skip
     low, high = math.log(LEAST_DELTA), math.log(delta)
-    for _ in range(60):  # bisection to the precision of a float
+    for _ in range(60):  # to the precision of a float; `low` fits, `high` does not
         middle = (low + high) / 2
         low, high = (middle, high) if fits(math.exp(middle)) else (low, middle)
     return math.exp(low) if fits(math.exp(low)) else LEAST_DELTA
@@ -213,8 +214,8 @@ def unit_workload(parts: Sequence[WorkloadSection], unit: Sequence[str], domain:
                 sets += unit_sets(select(statement, domain, unit))
             workload.add(MARGINAL.name, attributes=list(dict.fromkeys(sets)), weight=part.single_weight)
             continue
-        unknown = part.given or part.record_weight or not part.weight or isinstance(part.weight, list)
-        if part.family != MARGINAL.name or unknown:
+        has_others = part.given or part.record_weight or not part.weight or isinstance(part.weight, list)
+        if part.family != MARGINAL.name or has_others:
             raise JobError("workload.count", f"'units' for family {part.family!r}, or with other keys",
                            f"family {MARGINAL.name} with degree or attributes, and one weight above 0",
                            "leave it out")  # fmt: skip
@@ -251,7 +252,7 @@ class TableJob:
 
     def checked(self) -> Self:
         """Return the job. Raises JobError for settings that contradict each other."""
-        _ = self.options, self.estimating
+        _ = self.options, self.estimating  # refuse invalid options
         self.check_way()
         self.check_joint()
         self.check_time()
@@ -295,18 +296,21 @@ class TableJob:
 
     @cached_property
     def reconstruction(self) -> Reconstruction:
-        """Reconstruction of the job, or the mechanism's preferred one. Raises JobError if it is not supported."""
+        """Reconstruction of the job, or the mechanism's preferred one. Raises JobError if it is not supported.
+
+        A mechanism supports the reconstructions of the forms of its evidence, also those of other distributions.
+        """
         forms = self.method.forms(self.options)
-        has = reconstructions_for(forms)
+        supported = reconstructions_for(forms)
         name = self._method_or_alias
-        foreign = name not in ("auto", *RECONSTRUCTIONS) and name in reconstruction_names()
-        if foreign and reconstruction(name).form in forms:
-            has = [*has, name]
-        if name != "auto" and name not in has:
-            names = list(dict.fromkeys(["auto", *has, *self.method.aliases]))
+        is_plugin = name not in ("auto", *RECONSTRUCTIONS) and name in reconstruction_names()
+        if is_plugin and reconstruction(name).form in forms:
+            supported = [*supported, name]
+        if name != "auto" and name not in supported:
+            names = list(dict.fromkeys(["auto", *supported, *self.method.aliases]))
             raise JobError("reconstruct.method", f"{name!r} for {self.method.name} with these options",
                            ", ".join(names), self._remedy(name, names))  # fmt: skip
-        return reconstruction(has[0] if name == "auto" else name)
+        return reconstruction(supported[0] if name == "auto" else name)
 
     @property
     def _method_or_alias(self) -> str:
@@ -453,8 +457,8 @@ class TableJob:
     def search_share(self, domain: Domain) -> float:
         """Return the share of the squared mu of all searches: as given, as a run has recorded, or chosen.
 
-        A search whose counts are the estimates has nearly everything. The error of a found value is that of the whole
-        budget for any share, and a larger share finds more of them.
+        A search whose counts are the estimates has nearly everything: the counts of both draws are combined, so the
+        error of a found value is that of the whole budget for any share, and a larger share finds more values.
         """
         given = self.shares.discover or self.recorded_share
         return given or (COUNTING_SHARE if self.counting_search(domain) else SHARE)
@@ -471,6 +475,7 @@ class TableJob:
         [name, *others] = [attribute.name for attribute in domain.searches] or [""]
         if not name or others or not counts_all_cells(domain[name]) or self._cut_share:
             return None
+        # the only part of the workload must be the counts of this attribute
         [part, *more] = self.workload
         sets = [names for built in self.build_workload(domain).parts for names in built.sets]
         only_counts = not more and part.family == MARGINAL.name and part.counts_rows and set(sets) == {(name,)}

@@ -19,14 +19,14 @@ from dpscale.job.sections import LinkSection
 
 def required_links(job: Job, name: str) -> list[LinkSection]:
     """Return the links in which every row of a table has a parent and a parent has at most `bound` children."""
-    own = [link for link in job.link if link.via is None and link.child == name and link.nulls != "keep"]
-    return [link for link in own if has_bounded_parents(job, link)]
+    to_parents = [link for link in job.link if link.via is None and link.child == name and link.nulls != "keep"]
+    return [link for link in to_parents if has_bounded_parents(job, link)]
 
 
 def stated_rows(job: Job, name: str) -> int | None:
-    """Return the number of synthetic rows of a table that the job states."""
-    one = job.tables[name]
-    return one.rows or (one.synthesize.rows if one.synthesize is not None else None)
+    """Return the number of synthetic rows of a table that the job states; None if it states none."""
+    section = job.tables[name]
+    return section.rows or (section.synthesize.rows if section.synthesize is not None else None)
 
 
 def least_rows(job: Job, name: str) -> int:
@@ -70,7 +70,7 @@ def least_rows(job: Job, name: str) -> int:
 
 
 def check_public_parents(job: Job, rows: dict[str, int]) -> None:
-    """Check the rows of tables against their public parents in one-to-one links.
+    """Check the least numbers of rows of private tables against public parents with a bound of children.
 
     Parameters
     ----------
@@ -103,8 +103,8 @@ def decreasing_sizes(
 ) -> dict[str, float]:
     """Return the sizes of least weighted squared distance in which no table exceeds the one above it.
 
-    The problem, min Σ w (x − s)² with x_child ≤ x_parent, is solved by its dual, which is a least squares problem with
-    non-negative multipliers.
+    The problem, min Σ w (x − s)² with D x ≤ 0, where a row of D gives x_child − x_parent, is solved by its dual: with
+    W = diag(w) and multipliers λ ≥ 0 it is min |W^(-1/2) Dᵀ λ − W^(1/2) s|², and x = s − W⁻¹ Dᵀ λ.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def decreasing_sizes(
         row[names.index(child)], row[names.index(parent)] = 1.0, -1.0
     root = np.sqrt([weights[name] for name in names])
     values: Floats = np.array([sizes[name] for name in names])
-    scale = max(float(np.abs(values * root).max()), 1e-300)
+    scale = max(float(np.abs(values * root).max()), 1e-300)  # the solver is given numbers of at most 1
     multipliers, _ = optimize.nnls(differences.T / root[:, None], values * root / scale)
     nearest = values - scale * (differences.T @ multipliers) / root**2
     return dict(zip(names, nearest.tolist(), strict=True))

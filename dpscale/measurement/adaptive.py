@@ -1,6 +1,10 @@
 """Adaptive loop in one thread, without tasks, files or a ledger; `runs` and `engine` do the same with them.
 
 Noise and selections come from keyed streams, so the same secret and counts give the same bytes as on a cluster.
+
+A candidate is an attribute set that a round may select. The score of a candidate grows with the L1 distance of its
+exact counts from its current estimate, an integer in units of 1/SCALE. A group is a class of cells of an attribute that
+the rounds do not distinguish; counts over groups are sums over the cells of the groups.
 """
 
 from __future__ import annotations
@@ -108,7 +112,7 @@ def all_distances(counts: Sequence[Integers], estimates: Iterable[Floats]) -> li
     """Return the `distance` of each of several small nonempty tables, computed together, exact as well."""
     flat = np.concatenate([table.reshape(-1) for table in counts])
     differences = np.abs(flat * SCALE - to_lattice(np.concatenate([table.reshape(-1) for table in estimates])))
-    starts = np.cumsum([0, *(table.size for table in counts[:-1])])
+    starts = np.cumsum([0, *(table.size for table in counts[:-1])])  # first cell of each table
 
     # sums may exceed 64 bits: both halves are summed alone, and combined as Python integers
     high, low = (np.add.reduceat(half, starts).tolist() for half in (differences >> 32, differences & 0xFFFFFFFF))
@@ -188,10 +192,8 @@ class MarginalShard:
     ) -> Distances:
         """Return the L1 distances of the counts of some sets from their estimates.
 
-        Those of sets in `classes` are between sums over classes of cells. Small tables are computed together.
-
-        `classes` has the classes of cells that no query distinguishes, for listed queries. Small dense tables are
-        compared in batches of TOGETHER.
+        Those of sets in `classes` are between sums over classes of cells that no query distinguishes. Small dense
+        tables are compared in batches of TOGETHER.
         """
         distances, small = dict[AttributeSet, int](), list[AttributeSet]()
         for names in sets:
@@ -303,6 +305,7 @@ def run(
     over_cells = set(counted) - set(rounds.candidates)
     shard = build_shard(map(exact, counted), counted, state.groups, state.rows, over_cells)
     while state.selection is not None:
+        # select: the distances that changed, then the exponential mechanism
         selection = state.selection
         missing = scores.missing(selection.candidates)
         added = [names for names in missing if names not in shard.tables]  # sets that grow from confirmed ones
@@ -312,6 +315,7 @@ def run(
         scores.learn(shard.distances(state.estimates(missing), missing, selection.classes))
         chosen = select_candidates(selection, scores.of(selection), rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
+        # measure, and update the estimates
         decision = state.decide(selection, chosen)
         values = measure_decision(decision, shard.marginal, secret, head)
         before, state = state, state.after(decision, values)
@@ -322,10 +326,9 @@ def run(
 def measure_decision(
     decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]
 ) -> list[Floats]:
-    """Return the released values of a decision in the units that states use.
+    """Return the released values of a decision, scaled to the units that states use.
 
-    `head` has the fields of the noise key that all requests share, `label` those of one request; `estimate` scales
-    values to the units of states.
+    The noise of a request is keyed by `head`, the fields of all requests, and the label of the request.
     """
     return [
         request.estimate(

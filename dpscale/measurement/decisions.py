@@ -2,8 +2,13 @@
 
     measurements/000-00000000-00004095.parquet, …      measurements/round-001.json, round-002.json, …
 
-The first decision follows from the plan; every later one is written before any of its noise is drawn. An existing
-decision is never made again, and an existing value is never drawn again.
+A decision is a list of requests, each for the measurement of a block; its number is that of its round. The first
+decision follows from the plan; every later one is written before any of its noise is drawn. An existing decision is
+never made again, and an existing value is never drawn again.
+
+The values of a decision are in files of successive positions (`value_files.FileLayout`): `sequence` has the request at
+each position, `place` the position of each request, and `starts` the number of values before each position. A span is
+the first position of a file and its end.
 """
 
 from __future__ import annotations
@@ -113,10 +118,7 @@ class MeasurementStore:
         return spans(decision.round, listed(self.folder))
 
     def drawn(self, decision: Decision) -> Iterator[tuple[str, int, MeasurementRequest, dict[str, Any]]]:
-        """Yield file, place, request and noise record of every draw of a decision, in the order of the files.
-
-        `sequence` is the order of the requests in the files. A file's name states the places of its first draw and
-        after its last.
+        """Yield file, position, request and noise record of every draw of a decision, in the order of the files.
 
         Raises
         ------
@@ -151,11 +153,7 @@ class MeasurementStore:
             raise _edited(f"{unknown[0]} belongs to no decision")
 
     def missing(self, decision: Decision) -> list[Measurements]:
-        """Return the measurements of a decision that have no file yet.
-
-        The requests of a decision are cut into files of successive requests (`file_layout`); a span is the first and
-        the end.
-        """
+        """Return the measurements of a decision that have no file yet, those of each file together."""
         layout, requests = self.file_layout(decision), as_requests(decision.requests)
         return [
             Measurements(
@@ -227,9 +225,8 @@ class MeasurementStore:
     def replay(self) -> tuple[State | None, Decision | None]:
         """Return the state after all completely measured decisions, and the decision that lacks measurements or None.
 
-        There is no state before the first decision is completely measured, and none without rounds.
-
-        A state follows from the decisions before it and their values; a decision without all values ends the chain.
+        There is no state (None) before the first decision is completely measured, and none without rounds. A state
+        follows from the decisions before it and their values, so a decision without all values is the last one.
         """
         taken, state = list(self.decisions()), None
         for decision in taken:
@@ -365,46 +362,34 @@ class _Values(Sequence[Floats]):
         return len(self.decision.requests)
 
     def __iter__(self) -> Iterator[Floats]:
-        """Yield the values in order, file by file if they are stored in this order.
-
-        `place` is the position of a request in the files; if it is the identity, each file is read as a whole. The
-        other values are read one by one.
-        """
-        at = 0
+        """Yield the values in order: of whole files if requests are stored in this order, the others one by one."""
+        read = 0  # requests whose values are yielded
         if np.array_equal(self._layout.place, np.arange(len(self))):
             for first, end in self._spans:
-                if first <= at < end <= len(self):
-                    yield from self._read(at, end)
-                    at = end
-        yield from (self[i] for i in range(at, len(self)))
+                if first <= read < end <= len(self):
+                    yield from self._read(read, end)
+                    read = end
+        yield from (self[index] for index in range(read, len(self)))
 
     def _read(self, first: int, end: int) -> Iterator[Floats]:
-        """Yield the values of successive requests of one file.
-
-        The labels of all requests of the span are compared at once; `flat` has their values one after the other.
-        `starts` are the positions of the values of all requests, so their differences cut `flat`.
-        """
+        """Yield the values of successive requests of one file, whose labels are compared at once."""
         starts, positions = self._layout.starts, range(first, end)
         texts = pa.array([self._requests.text(index) for index in positions], pa.string())
-        flat = self.released.read_span(self.decision, (first, end), starts, texts)
-        for index, (start, stop) in zip(
-            positions, pairwise((starts[first : end + 1] - starts[first]).tolist()), strict=True
-        ):
+        flat = self.released.read_span(self.decision, (first, end), starts, texts)  # one request after the other
+        cuts = pairwise((starts[first : end + 1] - starts[first]).tolist())
+        for index, (start, stop) in zip(positions, cuts, strict=True):
             request = self._requests[index]
             yield request.estimate(flat[start:stop].reshape(request.block.rows))
 
     def __getitem__(self, index: Any) -> Any:
         """Return the values of a request as its block estimates them, or of several requests for a slice."""
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
         request = self._requests[index]
         return request.estimate(self.measured(range(len(self))[index]).reshape(request.block.rows))
 
     def measured(self, index: int) -> Floats:
-        """Return the stored numbers of one request, flat.
-
-        `place` is the position of the request in the files, `span` the requests of its file.
-        """
+        """Return the stored numbers of one request, flat."""
         place, starts = int(self._layout.place[index]), self._layout.starts
         span = self._span(place)
         first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])

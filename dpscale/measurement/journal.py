@@ -115,7 +115,8 @@ class StoredDraws:
         """Return the stored values of a decision in the units of the counts; None if it is not drawn.
 
         Raises JobError for values with another label than that of a request, or with another head. Values are stored as
-        multiplier · count + noise, so they are divided by the multiplier of the label.
+        multiplier · count + noise, so they are divided by the multiplier of the label. Each draw has rows with its
+        label.
         """
         if (path := self.path(number)) is None:
             return None
@@ -163,7 +164,7 @@ class StoredDraws:
         Proof: docs/privacy.md, One draw for one charge; tests/audit/test_retry.py.
         """
         if self.path(number) is None:
-            once = cache(counts)
+            once = cache(counts)  # the content and the draw may both need the counts
             journal.decide(number, content(once))
             self.store(number, requests, once(), secret())
         found = self.read(number, requests)

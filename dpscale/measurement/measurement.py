@@ -4,6 +4,9 @@ Measurements of links are integer sums with keyed discrete noise, each in its ow
 degree of the requested sides, and the three sums of features (`dpscale.relational`). The first two are one draw each;
 the three feature sums share one cost. `relational.budget_shares` gives the effect of a unit on them. The `cost` of a
 draw with a squared sensitivity of 1 is its precision.
+
+A block has an integer strategy K, a product of factors: one for each attribute, or a single one for all cells if the
+block is joint. Its values are multiplier · K · counts + noise, with the integer multiplier of its draw.
 """
 
 from __future__ import annotations
@@ -77,12 +80,10 @@ def measure_block(
 
 
 def _has_limbs(block: Block) -> bool:
-    """Return whether the product of a block's factors is computed in limbs: 64-bit words that together hold an integer.
+    """Return whether the product of a block's factors can be computed in limbs (`measurement.wide`).
 
     Factors of the four kinds below need a width of limbs at which no intermediate sum overflows; a centred tree of
     many leaves has none. All other factors are split into digits, so every width is possible.
-
-    `wide.has_width` is True if some limb width keeps all sums of the factors' products within 64 bits.
     """
     if not any(factor.kind in ("tree", "layered", "spectral", "circulant") for factor in block.factors):
         return True
@@ -107,10 +108,9 @@ def _in_words(block: Block, draw: Draw, counts: Integers, multiplier: int, strea
 
 
 def _in_limbs(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
-    """Return multiplier · K · counts + noise as floats, rounded once; integers are several words (limbs) each.
+    """Return multiplier · K · counts + noise as floats, rounded once.
 
-    `limbs` has multiplier · K · counts as little-endian limbs of `bits` bits, and (high, low) the noise as 128 bits;
-    both are added and rounded to the nearest float.
+    The product is in little-endian limbs of `bits` bits, and the noise in two words, high · 2^64 + low.
     """
     from dpscale.measurement import wide  # imports numba
 
@@ -122,30 +122,31 @@ def _in_limbs(block: Block, draw: Draw, counts: Integers, multiplier: int, strea
 
 
 def _unbounded(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
+    """Return multiplier · K · counts + noise as floats, computed with Python integers, which have no limit."""
     high, low = draw.halves(stream, math.prod(block.rows))
     noise = (high.astype(object) * 2**64 + low.astype(object)).reshape(block.rows)
     return np.asarray(block_product(block, counts.astype(object)) * multiplier + noise, dtype=np.float64)
 
 
 def _multiplications(block: Block) -> int:
-    """Return the number of 64-bit integer multiplications by matrices in `_product`, which numpy performs slowly.
+    """Return the number of 64-bit integer multiplications by matrices in `block_product`, which numpy performs slowly.
 
-    Before a factor, `done` rows of the factors before and `left` cells of it and the others are multiplied.
+    A factor is applied to an array of the rows of the factors before and the cells of the others.
     """
-    done, left, number = 1, math.prod(factor.cells for factor in block.factors), 0
+    rows_before, cells_left, number = 1, math.prod(factor.cells for factor in block.factors), 0
     for factor in block.factors:
-        number += done * left * factor.rows * factor.is_product
-        done, left = done * factor.rows, left // factor.cells
+        number += rows_before * cells_left * factor.rows * factor.is_product
+        rows_before, cells_left = rows_before * factor.rows, cells_left // factor.cells
     return number
 
 
 def project(marginal: ExactMarginal, block: Block) -> ExactMarginal:
     """Return the exact marginal on the attributes of a block, with a new array.
 
-    A record counts once for each part of a split attribute (denominator), so a sum over such an axis is divided by
-    them.
+    A record counts once for each of the parts into which a number divides it (`denominators`, by axis), so a sum over
+    such an axis is divided by their number.
     """
-    others = tuple(i for i, name in enumerate(marginal.attributes) if name not in block.attributes)
+    others = tuple(axis for axis, name in enumerate(marginal.attributes) if name not in block.attributes)
     if len(marginal.attributes) - len(others) != len(block.attributes):
         got = f"{', '.join(block.attributes)} cannot be measured from {', '.join(marginal.attributes)}"
         raise JobError("run directory", got, "the original plan", "start a new run")
@@ -167,6 +168,7 @@ def block_product(block: Block, counts: Integers) -> Integers:
 
 
 def _axes(block: Block) -> list[tuple[int | None, Factor]]:
+    """Return the factors with the axes to which they are applied; None stands for all cells."""
     return [(None if block.joint else axis, factor) for axis, factor in enumerate(block.factors)]
 
 
@@ -218,10 +220,9 @@ class Measurements:
         return self.requests.sources
 
     def within(self, sets: frozenset[AttributeSet]) -> Iterator[Measurements]:
-        """Yield the requests that are measured from `sets`: all of them, or contiguous pieces.
+        """Yield the requests that are measured from `sets`: all of them, or contiguous pieces with their spans.
 
-        `sources` has the distinct sets from which requests are measured, and `requests.source` the number of that of
-        each request; `span` is the place of the requests among all of a decision.
+        `requests.source` has the place of each request's set in `sources`.
         """
         known = [names in sets for names in self.sources]
         if all(known):
@@ -244,10 +245,12 @@ def measure_layouts(layouts: Sequence[Layout], wanted: Measurements, place: Secr
     A layout says where the counts of each set are in the flat array of its shard, one of `flats`. `place` is the file
     of the secret.
     """
-    pair_of = {names: pair for pair in zip(layouts, flats, strict=True) for names in pair[0].sets}
+    counted_in = dict[AttributeSet, tuple[Layout, Integers]]()  # layout and counts of the shard that has a set
+    for layout, flat in zip(layouts, flats, strict=True):
+        counted_in |= dict.fromkeys(layout.sets, (layout, flat))
 
     def marginal_of(names: AttributeSet) -> ExactMarginal:
-        layout, flat = pair_of[names]
+        layout, flat = counted_in[names]
         return layout.marginal(flat, names)
 
     return measure_all(marginal_of, [wanted], place)
@@ -291,11 +294,8 @@ def check_affordable(
 ) -> None:
     """Raise BudgetError if the decisions cost more than was charged for all of them.
 
-    `parts_of` returns the equal draws of a decision: whether their noise is Laplace (pure), the cost of one, their
-    number.
-
-    Sums of what is spent are rounded down and compared with the exact charge; the squares of ε are charged too, because
-    a composition may use them.
+    `parts_of` returns the draws of a decision, equal ones as one `Part`. Sums of what is spent are rounded down and
+    compared with the exact charge; the squares of ε are charged too, because a composition may use them.
     """
     parts = [part for decision in decisions for part in parts_of(decision)]
     of_gaussian = [(cost, number) for is_pure, cost, number in parts if not is_pure]
@@ -333,9 +333,8 @@ def decision_parts(decision: Decision, rows_per_unit: int) -> list[Part]:
 def add_noise(exact: Integers, draw: Draw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return multiplier · exact + noise, rounded once to float64.
 
-    64-bit integers are used only if neither the product nor the sum can overflow; otherwise Python integers. `draw` is
-    the noise with its integer multiplier, and `record` keys its stream; SAFE bounds what 64 bits can contain. Wide
-    noise is drawn as two halves, high · 2^64 + low.
+    `record` keys the stream of the noise. 64-bit integers are used only if neither the product nor the sum can
+    overflow; otherwise Python integers, with noise in two words, high · 2^64 + low.
     """
     stream = open_stream(secret, "noise", record)
     if draw.multiplier * int(np.abs(exact).max(initial=0) + 1) < SAFE and draw.fits_words:

@@ -98,6 +98,7 @@ def plan_units(
         If a budget is too small, or so large that counts times the multiplier could exceed 64 bits.
     """
     used = [(names, weight) for names, weight in zip(sets, weights, strict=True) if weight]
+    # the shares of the module docstring
     shares, _ = allocate([weight * domain.cells(names) for names, weight in used], budget.noise)
     draws = [_draw(f"units by {', '.join(names) or 'no attribute'}", budget, share, (rows_per_unit, rows_per_unit))
              for (names, _), share in zip(used, shares, strict=True)]  # fmt: skip
@@ -115,9 +116,9 @@ def _draw(what: str, budget: Budget, share: float, sensitivities: tuple[int, int
 
     The unit's rows are already in the sensitivities, so the noise is for one row per unit.
     """
-    amount, (first, second) = Fraction(budget.amount) * Fraction(share), sensitivities
-    laplace = budget.noise == LAPLACE
-    draw = laplace_draw(first, amount, 1, what) if laplace else gaussian_draw(second, amount, 1, what)
+    amount, (l1, squared_l2) = Fraction(budget.amount) * Fraction(share), sensitivities
+    is_laplace = budget.noise == LAPLACE
+    draw = laplace_draw(l1, amount, 1, what) if is_laplace else gaussian_draw(squared_l2, amount, 1, what)
     if not draw.fits_words or draw.multiplier > MOST_MULTIPLIER:
         raise PlanError("privacy", f"a budget with which {what} cannot be measured on integers of 64 bits",
                         "another budget", "change it, or [budget]")  # fmt: skip

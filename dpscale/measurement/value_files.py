@@ -55,7 +55,7 @@ def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelle
         for labels, values in _groups(measured):
             codes = np.repeat(np.arange(len(labels), dtype=np.int32), [array.size for array in values])
             column = pa.DictionaryArray.from_arrays(codes, pa.array(labels, pa.string()))
-            flat = values[0].reshape(-1) if len(values) == 1 else np.concatenate([one.reshape(-1) for one in values])
+            flat = values[0].reshape(-1) if len(values) == 1 else np.concatenate([part.reshape(-1) for part in values])
             writer.write_table(pa.table([column, flat], schema=schema), row_group_size=max(len(flat), 1))
 
 
@@ -106,10 +106,11 @@ class RowGroup:
 
         Rows of a label are adjacent, so it is enough to compare the first and the last one.
         """
-        codes = self.codes[start - self.first : start - self.first + size]
+        begin = start - self.first
+        codes = self.codes[begin : begin + size]
         if len(codes) != size or codes[0] != codes[-1] or self.labels[int(codes[0])].as_py() != label:
             return None
-        return self.values[start - self.first : start - self.first + size]
+        return self.values[begin : begin + size]
 
 
 class ValueReader:
@@ -143,12 +144,8 @@ class ValueReader:
         return values
 
     def _group(self, path: Path, row: int) -> RowGroup:
-        """Return the row group that contains a row.
-
-        `starts` has the first row of each row group and the number of rows at the end; a row beyond it is of no
-        measurement.
-        """
-        file, starts = self._opened(path)
+        """Return the row group that contains a row of a file. Raises JobError for a row beyond the end."""
+        file, starts = self._opened(path)  # `starts` has the first row of each row group, then the number of rows
         number = bisect_right(starts, row) - 1
         if number >= len(starts) - 1:
             raise foreign_values(path)
@@ -169,7 +166,7 @@ class ValueReader:
             self._cached_bytes -= oldest.values.nbytes
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, list[int]]:
-        """Return an open file and the first row of each of its row groups; the most recently used files stay open.
+        """Return an open file and the boundaries of its row groups; the most recently used files stay open.
 
         Raises JobError for a file of another release.
         """
@@ -230,6 +227,7 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         head = json.loads(file.schema_arrow.metadata[META])
         for number in range(file.num_row_groups):
             group = read_group(file, number)
+            # the rows of a measurement are adjacent and in one row group
             firsts = np.flatnonzero(np.diff(group.codes, prepend=-1))
             yield from ({**head, **json.loads(group.labels[code].as_py())} for code in group.codes[firsts].tolist())
 
@@ -264,7 +262,7 @@ NAME = re.compile(r"(\d{3,})-(\d{8,})-(\d{8,})\.parquet")
 
 @dataclass(frozen=True, eq=False)
 class FileLayout:
-    """Assignment of the requests of a decision to positions and files.
+    """Assignment of the requests of a decision to positions and files, in the order of their counted sets (sources).
 
     Attributes
     ----------
@@ -294,23 +292,23 @@ class FileLayout:
         return cls(sequence, place, starts, _cuts(source[sequence], starts))
 
     def unfilled(self, stored: Iterable[Span]) -> Iterator[Span]:
-        """Yield the spans of files, or parts of them, that are not stored yet."""
+        """Yield the spans of files, or parts of them, that are not stored yet; a span is (first position, end)."""
         pieces = _merged(sorted(stored))
         for first, end in pairwise(self.cuts.tolist()):
             yield from _without(first, end, pieces)
 
 
 def _cuts(source: Integers, starts: Integers) -> Integers:
-    """Return the file boundaries: a file begins with a new source after enough values.
+    """Return the first position of each file and the end.
 
     `source` is the counted set of each measurement in order, and `starts` the number of values before each measurement
-    and at the end. A file may begin only where the source changes (`first`). `number` counts how many limits of values
-    have passed there, and a file begins where it increases.
+    and in total. A file may begin only where the source changes, and does so where the values before pass a multiple of
+    the limit.
     """
     limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), LEAST_VALUES)
-    first = np.flatnonzero(np.diff(source, prepend=-1))
-    number = (starts[first] // limit).astype(np.int64)
-    return np.append(first[np.diff(number, prepend=-1) > 0], len(source))
+    changes = np.flatnonzero(np.diff(source, prepend=-1))
+    multiples = (starts[changes] // limit).astype(np.int64)
+    return np.append(changes[np.diff(multiples, prepend=-1) > 0], len(source))
 
 
 def _merged(pieces: Sequence[Span]) -> list[Span]:
@@ -318,17 +316,17 @@ def _merged(pieces: Sequence[Span]) -> list[Span]:
     merged: list[Span] = []
     for first, end in pieces:
         if merged and first <= merged[-1][1]:
-            first, end = merged[-1][0], max(merged.pop()[1], end)
+            earlier_first, earlier_end = merged.pop()
+            first, end = earlier_first, max(earlier_end, end)
         merged.append((first, end))
     return merged
 
 
 def _without(first: int, end: int, pieces: Sequence[Span]) -> Iterator[Span]:
-    """Yield the parts of a span outside sorted disjoint pieces.
-
-    Begin with the last piece that starts at or before the span; the rest between the pieces is yielded.
-    """
-    for start, stop in pieces[max(bisect_right(pieces, (first, end)) - 1, 0) :]:
+    """Yield the parts of the span from `first` to `end` that are outside sorted disjoint pieces."""
+    # earlier pieces end before the last one that starts at or before the span
+    nearest = max(bisect_right(pieces, (first, end)) - 1, 0)
+    for start, stop in pieces[nearest:]:
         if start >= end:
             break
         if start > first:
@@ -351,5 +349,5 @@ def file_name(number: int, span: Span) -> str:
 
 def spans(number: int, names: Iterable[str]) -> list[Span]:
     """Return the spans of a round that files with such names contain."""
-    found = (NAME.fullmatch(name) for name in names)
-    return sorted((int(one[2]), int(one[3])) for one in found if one and int(one[1]) == number)
+    matches = (NAME.fullmatch(name) for name in names)
+    return sorted((int(match[2]), int(match[3])) for match in matches if match and int(match[1]) == number)

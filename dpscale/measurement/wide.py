@@ -1,5 +1,6 @@
 """Arithmetic on integers beyond 64 bits: an integer strategy applied to counts, plus wide noise, rounded once.
 
+K is the integer strategy of a block, a product of factors: one for each axis, which maps the cells of the axis to rows.
 A number is a little-endian row of limbs, Σ limb_k 2^(bits k): all in 0 … 2^bits − 1 except the last, which has the
 sign. A factor is applied to each limb with float64 matrix products, which are exact here: operands are integers, and
 limbs are narrow enough that no sum of absolute products in a row exceeds 2^53, regardless of the order in which BLAS
@@ -42,19 +43,17 @@ ONE, WORD = np.uint64(1), np.uint64(64)  # 1 and the bits of a word, of the type
 
 
 def limb_product(factors: Sequence[Factor], counts: Integers, bound: int | None = None) -> tuple[Integers32, int]:
-    """Return K · counts as limbs, int32 of shape (limbs, cells) in the order of K's rows, and the bits of a limb.
+    """Return K · counts as limbs, int32 of shape (limbs, rows of K), and the bits of a limb.
 
     A factor is applied to the leading axis and its rows become the last axis; after all factors the axes are in order
-    again. `bound` is the sum of absolute counts, below 2^62. The last limb has the sign.
-
-    `bound` limits the absolute sum of the numbers; each factor multiplies it by its largest entry, and the number of
-    limbs grows with it.
+    again. `bound` is at least the sum of absolute counts, below 2^62 (default: this sum). Each factor multiplies it by
+    its largest entry, and the number of limbs grows with it.
     """
     bound = int(np.abs(counts).sum()) if bound is None else bound
     bits = limb_bits(factors, bound)
-    places = np.arange(limb_count(bound, bits))[:, None] * bits
-    parts = counts.reshape(-1) >> places
-    parts[:-1] &= (1 << bits) - 1
+    shifts = np.arange(limb_count(bound, bits))[:, None] * bits
+    parts = counts.reshape(-1) >> shifts
+    parts[:-1] &= (1 << bits) - 1  # the last limb has the sign
     limbs = parts.astype(np.int32)
     for factor in factors:
         bound *= factor.largest
@@ -68,7 +67,7 @@ def limb_count(bound: int, bits: int) -> int:
 
 
 def limb_bits(factors: Sequence[Factor], total: int) -> int:
-    """Return the limb width with the fewest matrix products; the largest entry times the total bounds each product."""
+    """Return the width of a limb, in bits, with the fewest matrix products for numbers of absolute sum `total`."""
 
     def products(bits: int) -> float:
         """Return the number of products of a digit with a limb for limbs of `bits` bits, over all factors."""
@@ -87,12 +86,11 @@ def has_width(factors: Sequence[Factor]) -> bool:
 
 
 def digit_count(factor: Factor, bits: int) -> float:
-    """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices.
+    """Return the number of digits of a factor for limbs of `bits` bits: 1 without a split, inf if no split suffices.
 
-    A factor of `ON_WORDS` is not split.
-
-    A product is exact if (row sum of K) · 2^bits is at most EXACT, the range of integers in float64. Digits of K have
-    at most 2^(bits − 1) in absolute value, so `cells` of them must fit as well.
+    A factor of ON_WORDS is not split. A product is exact if the largest absolute row sum of the factor times 2^bits is
+    at most EXACT, the range of integers in float64. Digits are at most 2^(bits − 1) in absolute value, so the sum of
+    `cells` of them must fit as well.
     """
     if isinstance(factor, ON_WORDS):
         return 1 if factor.largest_row_sum << bits <= WORDS else math.inf
@@ -104,9 +102,9 @@ def digit_count(factor: Factor, bits: int) -> float:
 
 
 def digits(matrix: Integers, bits: int, number: int) -> list[Floats]:
-    """Return digits with K = Σ digit_i 2^(bits i), |digit| <= 2^(bits−1); the last digit is the remainder.
+    """Return `number` digits of a matrix K, with K = Σ digit_i 2^(bits i); the last one is what remains.
 
-    A balanced digit is the remainder modulo 2^bits in −2^(bits − 1) … 2^(bits − 1) − 1.
+    The others are balanced: remainders modulo 2^bits in −2^(bits − 1) … 2^(bits − 1) − 1.
     """
     half, parts = 1 << (bits - 1), []
     for _ in range(number - 1):
@@ -133,7 +131,10 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
 
 
 def _applied(factor: Factor, limbs: Integers32, bits: int, number: int) -> Integers32:
-    """Return the factor applied to the leading axis of limbs (n, cells · rest), in chunks of columns."""
+    """Return the factor applied to the leading axis of limbs (n, cells · rest), in chunks of columns.
+
+    `number` is the number of limbs that the results need.
+    """
     terms, columns = _terms(factor, bits), limbs.reshape(len(limbs), factor.cells, -1)
     rest = columns.shape[2]
     out = np.empty((max(number, len(limbs) + len(terms) - 1), rest, factor.rows), dtype=np.int32)
@@ -154,8 +155,9 @@ def _chunk_columns(factor: Factor) -> int:
 
 
 def _apply_chunk(terms: list[Term], columns: Integers32, bits: int, out: Integers32) -> None:
-    """Compute the product of a matrix and numbers, both as digits of `bits` bits, into `out`, shape (limbs, …).
+    """Compute the product of a factor and numbers, both as digits of `bits` bits, into `out`, (limbs, columns, rows).
 
+    `terms` are the functions of the factor's digits, and `columns` the limbs of the numbers, (limbs, cells, columns).
     Limb k of the product is the sum over i of `terms[i]` applied to limb k − i of the numbers, plus the carry from
     limb k − 1. The last limb keeps its carry and with it the sign.
     """
@@ -200,11 +202,12 @@ def noisy_floats(limbs: Integers32, bits: np.uint64, high: Integers, low: NDArra
     """Compute out = limbs + (high 2^64 + low), exact to 128 bits and rounded once; both summands are below 2^126."""
     last = len(limbs) - 1
     for cell in range(len(out)):
+        # the number of the limbs, in two's complement of 128 bits: the last limb, with its sign, shifted to its place
         top = np.int64(limbs[last, cell])
         y_low, y_high = uint64(top), uint64(top >> 63)
         for place in range(last - 1, -1, -1):
             y_high = y_high << bits | y_low >> (WORD - bits)
             y_low = y_low << bits | uint64(limbs[place, cell])
         y_low += low[cell]
-        y_high += uint64(high[cell]) + uint64(y_low < low[cell])
+        y_high += uint64(high[cell]) + uint64(y_low < low[cell])  # with the carry of the lower words
         out[cell] = nearest_float(y_high, y_low)
