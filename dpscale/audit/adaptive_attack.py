@@ -95,11 +95,12 @@ class Pair:
 def worst_pair(mu: float = MU) -> Pair:
     """Return a table in which mostly a = b and a ≠ c, and the table with one more unit, all at (0, 0, 0).
 
-    A few records of the first table make the scores of its two pairs differ by as much as those of the second, in the
-    other direction. `mu` is the μ of the Gaussian DP that the plan of the mechanism spends.
+    The unit moves the scores of the two candidate pairs in opposite directions. A few records are moved in the first
+    table, so that its scores differ by as much as those of the second, in the other direction. `mu` is the μ of the
+    Gaussian DP that the plan of the mechanism spends.
     """
-    alike = np.array([[LINKED, 1 - LINKED], [1 - LINKED, LINKED]])
-    first = np.rint(RECORDS / 2 * alike[:, :, None] * alike[:, None, ::-1]).astype(np.int64)
+    equal = np.array([[LINKED, 1 - LINKED], [1 - LINKED, LINKED]])  # probability of b (or of 1 − c) given a
+    first = np.rint(RECORDS / 2 * equal[:, :, None] * equal[:, None, ::-1]).astype(np.int64)
     first += np.array([[[0, -25], [0, 25]], [[25, 0], [-25, 0]]])
     second = first.copy()
     second[0, 0, 0] += UNIT_ROWS
@@ -125,7 +126,8 @@ class Transcript:
 def first_selection(pair: Pair, which: int, seed: int, factor: int = 1) -> tuple[float, Fraction]:
     """Return the sign (1 or −1) of the log likelihood ratio of a run's first selection, and the cost of the selection.
 
-    `which` is 0 or 1, the table of the pair that is measured. `factor` multiplies the scores (a planted fault).
+    `which` is 0 or 1, the table of the pair that is measured. `factor` multiplies the scores that are drawn from (a
+    planted fault), but not those of the ratio.
     """
     secret, plan_of_pair = seeded_secret(seed), pair.plan
     decision = plan_of_pair.first_decision()
@@ -141,15 +143,12 @@ def first_selection(pair: Pair, which: int, seed: int, factor: int = 1) -> tuple
 def transcript(pair: Pair, which: int, seed: int, scale: float = 1.0) -> Transcript:
     """Run the mechanism on table `which` (0 or 1) of the pair and return its log likelihood ratios and its cost.
 
-    Selections and measurements alternate until the mechanism selects nothing more. `scale` multiplies the noise (a
-    planted fault).
-
-    `values` are the log likelihood ratios of the measurements and of the selections; the observer knows the exact
-    scores of both tables. Each selection draws from the stream of its label.
+    Selections and measurements alternate until the mechanism selects nothing more. The observer knows the exact scores
+    and values of both tables. `scale` multiplies the noise (a planted fault).
     """
     secret, plan_of_pair = seeded_secret(seed), pair.plan
     decision = plan_of_pair.first_decision()
-    drawn, values = _measure(pair, which, decision, secret, scale)
+    drawn, values = _measure(pair, which, decision, secret, scale)  # released values, and their log likelihood ratio
     cost = sum((request.draw.cost for request in decision.requests), Fraction(0))
     state = plan_of_pair.rounds.start(drawn)
     selections: list[float] = []
@@ -192,10 +191,9 @@ def _exact(pair: Pair, which: int, request: ResidualRequest) -> Floats:
 
 
 def _scores(pair: Pair, which: int, state: AimState, selection: AimSelection) -> list[int]:
-    """Return the scores of all candidates on one table.
+    """Return the scores of all candidates on table `which` (0 or 1).
 
-    `which` selects one of the two neighbouring tables of the pair. A score compares the exact counts of a candidate
-    with the current estimates of `state`.
+    A score compares the exact counts of a candidate with the current estimates of `state`.
     """
     known, sets = Scores(), [names for names in dict.fromkeys(selection.candidates) if names]
     marginals = [ExactMarginal(names, pair.counts(which, names)) for names in sets]
@@ -208,12 +206,13 @@ def _selection_ratio(selection: AimSelection, scores: Sequence[Sequence[int]], c
     """Return log P'(chosen) − log P(chosen) of draws without replacement, P for table 0 and P' for table 1.
 
     `scores` has the integer scores of all candidates for each table. The exponential mechanism draws in proportion to
-    exp(scale × score); a candidate that several rows of the list share is one event.
+    exp(scale × score). A set that occurs several times among the candidates is one event; the empty set ("nothing")
+    remains for the next draw.
     """
     if not chosen:
         return 0.0
     scale = float(scale_for(selection.beta, sensitivity(selection, UNIT_ROWS)))
-    left, ratio = list(range(len(selection.candidates))), 0.0
+    left, ratio = list(range(len(selection.candidates))), 0.0  # places of the candidates that remain
     for names in chosen:
         same = [place for place in left if selection.candidates[place] == names]
         for sign, table_scores in zip((-1.0, 1.0), scores, strict=True):
@@ -258,17 +257,19 @@ def single_attribute_counts(which: int, seed: int, added: int = UNIT_ROWS) -> Fl
     ndarray, shape (2,)
     """
     counts = np.array([RECORDS // 2 + added * which, RECORDS // 2])
-    made = _single_plan()
-    state = cast(AimState, run(made, lambda names: counts if names else counts.sum(), seeded_secret(seed)))
+    state = cast(AimState, run(_single_plan(), lambda names: counts if names else counts.sum(), seeded_secret(seed)))
     model: LowOrder = cast(EntropyEstimates, state.fit).model
     targets = pair_targets(model, LEARNING_BYTES)
-    alone = PairwiseModel(targets, np.zeros(0), np.zeros((0, 1), np.int32))
-    rows = draw(alone, RowPart(round(model.total), 1, 0), str(seed))
+    without_pairs = PairwiseModel(targets, np.zeros(0), np.zeros((0, 1), np.int32))
+    rows = draw(without_pairs, RowPart(round(model.total), 1, 0), str(seed))
     return np.bincount(rows[:, 0], minlength=2).astype(np.float64)
 
 
 def direction(null: Floats, moved: Floats) -> Floats:
-    """Return Fisher's direction between two samples of counts, (runs, cells)."""
+    """Return Fisher's direction S⁻¹ (m' − m) between two samples of counts, (runs, cells).
+
+    S is the sum of their covariances, and m and m' are their means.
+    """
     inside = np.cov(null, rowvar=False) + np.cov(moved, rowvar=False)
     return np.asarray(np.linalg.pinv(inside, rcond=1e-8) @ (moved.mean(axis=0) - null.mean(axis=0)))
 
@@ -289,11 +290,9 @@ CANARIES, GUESSED, CANARY_MU, CANARY_DELTA = 2000, 1000, 3.0, 1e-5
 def full_selftest(runs: float = 1.0) -> list[Check]:
     """Return (name, passed, detail) of each check; takes about twenty minutes on two cores.
 
-    `taken` and the other arrays have a row for each run: columns with ratios, costs or synthetic counts of the
-    outcome.
-
-    Outcomes have a row for each run: ratio of the whole transcript, of its values, their cost, then counts of rows by
-    cell.
+    Outcomes of runs are an array for each table, with a row for each run. Those of whole runs have the ratio of the
+    transcript, that of its values, the cost of the values, and the counts of synthetic rows by cell; those of first
+    selections the sign of the ratio and the cost.
 
     Parameters
     ----------
@@ -329,8 +328,11 @@ def full_selftest(runs: float = 1.0) -> list[Check]:
 
 def _on_both(pool: Executor, of: Callable[[tuple[int, int]], list[float]], count: int) -> list[Floats]:
     """Return the outcomes of runs on either table, shape (count, outcomes) each."""
-    return [np.array(list(pool.map(of, [(which, 2 * i + which) for i in range(count)], chunksize=50)))
-            for which in (0, 1)]  # fmt: skip
+    outcomes = []
+    for which in (0, 1):
+        cases = [(which, 2 * number + which) for number in range(count)]  # a table and a seed
+        outcomes.append(np.array(list(pool.map(of, cases, chunksize=50))))
+    return outcomes
 
 
 def _outcome(case: tuple[int, int], scale: float = 1.0) -> list[float]:
@@ -362,12 +364,13 @@ def attained(name: str, samples: Sequence[Floats], claim: float, share: float = 
 
 
 def _projected(counts: Sequence[Floats]) -> list[Floats]:
-    """Return the counts along the best direction of the first part of the runs."""
-    along = direction(*(one[: len(one) // CHOSEN_ON] for one in counts))
-    return [one @ along for one in counts]
+    """Return the counts of runs on both tables along the direction that is best on the first part of the runs."""
+    along = direction(*(of_table[: len(of_table) // CHOSEN_ON] for of_table in counts))
+    return [of_table @ along for of_table in counts]
 
 
 def _detected(name: str, samples: Sequence[Floats], claim: float) -> Check:
+    """Return the check that runs with a planted violation refute the claim."""
     null, moved = samples
     sure = bound_of(name, null, moved, DELTA, REFUTED / 2, ("mu",)).mu
     return name, sure > claim, f"mu is at least {sure:.3f}, claimed {claim:.3f}"
@@ -376,10 +379,9 @@ def _detected(name: str, samples: Sequence[Floats], claim: float) -> Check:
 def one_run(canaries: int = CANARIES, guessed: int = GUESSED, mu: float = CANARY_MU, seed: int = 0) -> Check:
     """Return the one-run audit of the mechanism on one attribute with a cell for each canary.
 
-    A fair coin decides for each canary whether its cell has one more record. The auditor guesses the coins of the
-    cells with the least and the greatest noisy counts; the number of right guesses bounds ε from below.
-
-    `guessed` cells are guessed, half as empty coins and half as records; each cell has 5 other records.
+    A fair coin decides for each canary whether its cell has one more record, beside 5 others. The auditor guesses the
+    coins of `guessed` cells, "no" for those with the least noisy counts and "yes" for those with the greatest; the
+    number of right guesses bounds ε from below.
     """
     coins = PublicStream("one-run audit", str(seed)).uniforms(canaries) < 0.5
     problem = PlanningProblem(
@@ -399,8 +401,8 @@ def one_run(canaries: int = CANARIES, guessed: int = GUESSED, mu: float = CANARY
 def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float = CANARY_DELTA) -> float:
     """Return the largest ε that the number of right guesses refutes at a confidence of 95 %; 0 if none.
 
-    `right` of the `guesses` on the membership of `canaries` are correct. `_tail` bounds the probability of this under
-    ε, and grows with ε; the ε at which it is CONFIDENCE is determined by 50 bisections between 0 and 20.
+    `right` of the `guesses` on the membership of `canaries` are correct. `_tail` bounds the probability of at least so
+    many under ε, and grows with ε. The ε at which it is CONFIDENCE is found by bisection between 0 and 20.
     """
     low, high = 0.0, 20.0
     if _tail(canaries, guesses, right, low, delta) > CONFIDENCE:
@@ -418,6 +420,7 @@ def _tail(canaries: int, guesses: int, right: int, epsilon: float, delta: float)
     binomial. δ adds at most 2 · canaries · δ times the largest mean probability of the j values below `right`.
     """
     chance = 1 / (1 + math.exp(-epsilon))
+    # probabilities of the next 1, 2, … values below `right` together
     below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))
     steepest = float((below / np.arange(1, right + 1)).max()) if right else 0.0
     return float(min(1.0, stats.binom.sf(right - 1, guesses, chance) + 2 * canaries * delta * steepest))

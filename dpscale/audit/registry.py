@@ -62,7 +62,7 @@ def registry_entry(run: Run) -> dict[str, Any]:
         "data": {"name": public_name(run.manifest["privacy"]["dataset"]),
                  "tables": {name: _data(table) for name, table in measured_tables(run).items()}},
         "mechanisms": {name: _mechanism(table) for name, table in measured_tables(run).items()}
-        | {f"links.{one.link.called}": {"name": one.link.mechanism} for one in run.links},
+        | {f"links.{budget.link.called}": {"name": budget.link.mechanism} for budget in run.links},
         "unit": _unit(run),
         "guarantee": _guarantee(run, run.job.privacy.delta or dataset["spent"]["delta"]),
         "attack_risk": run.attack_risk.describe(),
@@ -78,7 +78,7 @@ def measured_tables(run: Run) -> Mapping[str, Any]:
     """
     table = run.tables.get("data")
     if not isinstance(table, GrowingPart):
-        return {**run.tables, **{f"joins.{name}": one for name, one in run.joins.items()}}
+        return {**run.tables, **{f"joins.{name}": join for name, join in run.joins.items()}}
     return {label: table.part_at(f"{FOLDER}/{label}") for label in table.released}
 
 
@@ -111,7 +111,7 @@ def _unit(run: Run) -> dict[str, Any]:
 
 
 def _guarantee(run: Run, delta: float) -> dict[str, Any]:
-    """Return the guarantee of the release with those that it refines; rho is null with an additive delta.
+    """Return the guarantee of the release with those that it refines, at `delta`, or at the additive δ of a pure cost.
 
     With an additive δ no ρ exists. Figures are null if the noise is public or they are infinite.
     """

@@ -88,20 +88,22 @@ class Case:
     def exact(self, counts: Integers) -> Floats:
         """Return the numbers before noise from explicit matrices: slow, and independent of the measuring code.
 
-        `others` are the axes of the table that a block sums out. The numbers are multiplied by the `multiplier` of the
-        draw, as in a release.
+        They are multiplied by the `multiplier` of the draw, as in a release.
         """
         parts = []
         for block, draw in zip(self.plan.blocks, self.draws, strict=True):
-            others = tuple(i for i, name in enumerate(self.plan.domain.names) if name not in block.attributes)
-            parts.append(applied(block.factors, counts.sum(axis=others)) * draw.multiplier)
+            # axes of the table that the block sums out
+            outside = tuple(axis for axis, name in enumerate(self.plan.domain.names) if name not in block.attributes)
+            parts.append(applied(block.factors, counts.sum(axis=outside)) * draw.multiplier)
         return np.concatenate(parts)
 
     @property
     def deviations(self) -> Floats:
         """Standard deviation of each number according to the draws."""
-        parts = zip(self.plan.blocks, self.draws, strict=True)
-        return np.concatenate([np.full(int(np.prod(b.rows, dtype=int)), d.variance**0.5) for b, d in parts])
+        parts = []
+        for block, draw in zip(self.plan.blocks, self.draws, strict=True):
+            parts.append(np.full(int(np.prod(block.rows, dtype=int)), draw.variance**0.5))
+        return np.concatenate(parts)
 
 
 def record_of(index: int, block: Block, draw: Draw) -> dict[str, Any]:
@@ -195,7 +197,8 @@ def low_bits_p(noise: Floats) -> float:
 def shared(parts: Sequence[Floats]) -> bool:
     """Return whether two measurements have the same stream: equal leading noise up to their scales."""
     heads = [part[:2] / np.abs(part[:2]).max() for part in parts if len(part) > 1]
-    return any(np.allclose(one, other, rtol=0, atol=1e-3) for i, one in enumerate(heads) for other in heads[:i])
+    pairs = [(head, earlier) for number, head in enumerate(heads) for earlier in heads[:number]]
+    return any(np.allclose(head, earlier, rtol=0, atol=1e-3) for head, earlier in pairs)
 
 
 def faults(parts: Sequence[Floats], deviations: Sequence[float], pure: bool = False) -> list[str]:
@@ -221,7 +224,8 @@ def distance(case: Case, first: Integers, second: Integers) -> Fraction:
     """Return Σ over blocks of |K x − K x'|² m² / (v − 8), or of |K x − K x'|₁ m / s, exactly.
 
     x and x' are the counts of the two tables, K the strategy of a block, m its multiplier, v or s its noise's variance
-    or scale; 8 of the variance is for smoothing. Under one seed the noise of two releases cancels.
+    or scale; 8 of the variance is for smoothing. Under one seed the noise of two releases cancels, so their difference
+    is m (K x − K x').
     """
     moved = case.release(first, seed=0) - case.release(second, seed=0)
     total, start = Fraction(0), 0
@@ -267,12 +271,12 @@ def attack(case: Case, one: Integers, other: Integers, releases: int = 3000, del
     delta : float
         δ of the bound of epsilon.
     """
-    samples = [
-        [case.release(table, 2 * i + which) for i in range(releases)] for which, table in enumerate((one, other))
-    ]
-    shapes = [np.array([len(values) for values in sample], dtype=float) for sample in samples]
-    if len(set(np.concatenate(shapes))) > 1:
-        return best_event({"the number of values": (shapes[0], shapes[1])}, delta)
+    samples = []  # releases of each table
+    for which, table in enumerate((one, other)):
+        samples.append([case.release(table, 2 * number + which) for number in range(releases)])
+    lengths = [np.array([len(values) for values in sample], dtype=float) for sample in samples]
+    if len(set(np.concatenate(lengths))) > 1:
+        return best_event({"the number of values": (lengths[0], lengths[1])}, delta)
     null, moved = (np.array(sample) for sample in samples)
     return best_event(dict(_statistics(case, null, moved, one, other)), delta)
 
@@ -295,10 +299,8 @@ def _statistics(
 ) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
     """Yield statistics by name, each with its values on the releases of the one and of the other table.
 
-    `null` and `moved` have a row for each release. Pairs and fractions are chosen on the first 1 / CHOSEN_ON of
-    `null`.
-
-    A fraction is the part of a number behind the decimal point; it is tested for numbers that are not integers.
+    `null` and `moved` have a row for each release. Pairs of correlated numbers, and numbers that are not integers, are
+    chosen on the first 1 / CHOSEN_ON of `null`. A fraction is the part of a number behind the decimal point.
     """
     chosen_on = null[: len(null) // CHOSEN_ON]
     yield "likelihood ratio", (_likelihood_ratio(case, null, one, other), _likelihood_ratio(case, moved, one, other))
@@ -316,10 +318,10 @@ def _pairs(scaled: Floats) -> list[tuple[int, int]]:
     `scaled` has a row for each release and a column for each number. Constant columns have no correlation; a pair is
     correlated above 0.5.
     """
-    varying = scaled.std(axis=0) > 0
+    varying = np.flatnonzero(scaled.std(axis=0) > 0)
     correlated = np.abs(np.atleast_2d(np.corrcoef(scaled[:, varying], rowvar=False))) > 0.5
-    names = np.flatnonzero(varying)
-    return [(int(names[i]), int(names[j])) for i, j in zip(*np.nonzero(np.triu(correlated, 1)), strict=True)]
+    pairs = zip(*np.nonzero(np.triu(correlated, 1)), strict=True)
+    return [(int(varying[first]), int(varying[second])) for first, second in pairs]
 
 
 def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bound:
@@ -357,6 +359,7 @@ def bound_of(name: str, null: Floats, moved: Floats, delta: float, error: float,
         sign, threshold = _choose(null[:first], moved[:first], delta, goal, error)
         hits = [int((sign * sample[first:] > threshold).sum()) for sample in (null, moved)]
         trials = len(null) - first
+        # upper and lower bound of the probability of the event under either table
         p0, p1 = clopper_pearson(hits[0], trials, error)[1], clopper_pearson(hits[1], trials, error)[0]
         mu = max(bound.mu, _mu(p0, p1))
         bound = Bound(mu, max(bound.epsilon, _epsilon(p0, p1, delta)), name)
@@ -366,10 +369,10 @@ def bound_of(name: str, null: Floats, moved: Floats, delta: float, error: float,
 def _choose(null: Floats, moved: Floats, delta: float, goal: str, error: float) -> tuple[float, float]:
     """Return the side (1: above, −1: below) and the threshold of the event with the best bound on these releases.
 
-    Its frequencies are taken to be those of the remaining releases as well, which are `rest` times as many. Rare
-    events differ by chance and have loose bounds, so the bound is the criterion.
+    Events are tried at quantiles of both samples. Rare events differ by chance and have loose bounds, so the criterion
+    is the bound that the remaining releases would give at the same frequencies.
     """
-    tried, rest = [], CHOSEN_ON - 1
+    tried, rest = [], CHOSEN_ON - 1  # there are `rest` times as many remaining releases
     for sign in (1.0, -1.0):
         for threshold in np.quantile(sign * np.concatenate([null, moved]), QUANTILES):
             hits = [rest * int((sign * sample > threshold).sum()) for sample in (null, moved)]
@@ -395,10 +398,7 @@ def _epsilon(p0: float, p1: float, delta: float) -> float:
 
 
 def noise_scaled(case: Case, factor: float) -> Case:
-    """Plant a violation: noise is drawn at `factor` times the scale that was charged.
-
-    A case is a mechanism on a small table with its plan and claim. Only the function that measures a block is replaced.
-    """
+    """Plant a violation: noise is drawn at `factor` times the scale that was charged."""
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         return measure_block(block, _scaled(draw, factor), marginal, secret, record)
@@ -421,10 +421,7 @@ def sensitivity_off(case: Case) -> Case:
 
 
 def key_reused(case: Case) -> Case:
-    """Plant a violation: all blocks have one stream, so their noise cancels in a difference.
-
-    An empty record {} as the label of every draw yields the same stream for all blocks.
-    """
+    """Plant a violation: all blocks have one stream (that of an empty label), so noise cancels in a difference."""
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         return measure_block(block, draw, marginal, secret, {})
@@ -478,7 +475,7 @@ NEEDED = {name: 3000 if name in WEAKER else 500 for name in PLANTED}
 def selftest(progress: Progress = silent) -> list[Check]:
     """Return (name, passed, detail) of each check; takes about 30 seconds of one core.
 
-    Faults are planted into the last of the mechanisms; WEAKER lists those that Laplace noise must reveal too.
+    Faults are planted into the last of the mechanisms. Those in WEAKER are planted with Laplace noise too.
     """
     pending: list[Callable[[], Check]] = []
     for mechanism, noise in product(MECHANISMS, (GAUSSIAN, LAPLACE)):
@@ -495,11 +492,7 @@ def selftest(progress: Progress = silent) -> list[Check]:
 
 
 def noise_of(case: Case) -> tuple[list[np.ndarray], list[float]]:
-    """Return the noise that one release adds, by block, and the standard deviations that were charged.
-
-    `case.exact` are the values before noise, so the difference is the noise. `ends` are the ends of the blocks in the
-    release.
-    """
+    """Return the noise that one release adds, by block, and the standard deviations that were charged."""
     counts = small_table(case.plan.domain)
     noise = case.release(counts, seed=5) - case.exact(counts)
     ends = np.cumsum([int(np.prod(block.rows, dtype=int)) for block in case.plan.blocks])
@@ -507,11 +500,7 @@ def noise_of(case: Case) -> tuple[list[np.ndarray], list[float]]:
 
 
 def _law(mechanism: str, noise: str) -> Check:
-    """Return the check that noise passes the tests of its distribution, and that noise × 0.7 does not.
-
-    `faults` lists the tests that noise fails. Noise × 0.7 must fail the test of the scale; otherwise the tests would be
-    too weak.
-    """
+    """Return the check that noise fails no test of its distribution, and that noise × 0.7 fails that of the scale."""
     case = case_of(mechanism, sizes=(30, 40), noise=noise)
     right, wrong = (faults(*noise_of(tested), case.pure) for tested in (case, noise_scaled(case, 0.7)))
     detail = f"of {sum(map(len, noise_of(case)[0]))} draws: {', '.join(right) or 'no fault'}"
@@ -519,11 +508,7 @@ def _law(mechanism: str, noise: str) -> Check:
 
 
 def _stability(mechanism: str, noise: str) -> Check:
-    """Return the check that no record moves a release by more than claimed, and a planted wrong sensitivity does.
-
-    `worst_record` is the largest distance between releases that one added record causes. It must not exceed the amount
-    of the draws; that of the planted case must.
-    """
+    """Return the check that no added record moves a release by more than claimed, and with planted noise one does."""
     case = case_of(mechanism, noise=noise)
     worst = worst_record(case, small_table(case.plan.domain))
     planted = worst_record(sensitivity_off(case), small_table(case.plan.domain))
@@ -561,8 +546,8 @@ def _attack(mechanism: str, noise: str) -> Check:
 def _planted(name: str, case: Case) -> Check:
     """Return the check that the attack finds a planted fault: its lower bound exceeds the claim.
 
-    `first` and `second` are the neighbouring tables that the mechanism distinguishes best. A data-dependent domain
-    shows itself by a record in an empty table.
+    The attacked tables are the neighbours that the mechanism distinguishes best. A data-dependent domain shows itself
+    by a record in an empty table.
     """
     first, second = worst_pair(case)
     if name == "a data-dependent domain":

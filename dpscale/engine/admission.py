@@ -327,9 +327,8 @@ class Admission:
         self._checks: list[Check] = [SameVersions()]
         self._mark = secrets.token_hex(8)
         self._passed: set[str] = set()  # workers that have passed all checks
-        self._silent: dict[
-            str, Future[None]
-        ] = {}  # workers without an answer, with a request that ends once they answer
+        # workers without an answer, each with a request that ends once it answers
+        self._silent: dict[str, Future[None]] = {}
 
     @property
     def silent(self) -> list[str]:

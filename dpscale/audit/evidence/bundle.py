@@ -153,8 +153,7 @@ class Records:
     def _record(self, where: Fields, label: Fields, request: MeasurementRequest, facts: Facts) -> Fields:
         """Return the record of a measurement: where it is, what it measures, its noise, sensitivity and cost.
 
-        `where` has the part, file and place of the draw, `label` its noise, and `facts` the bounds and steps of the
-        part.
+        `where` has the first fields of the record, `label` its noise, and `facts` the bounds and steps of the part.
         """
         block = request.block
         named = {"attributes": list(block.attributes), "factors": [self._name(factor) for factor in block.factors],
@@ -177,9 +176,8 @@ class Records:
     def _journaled(self, part: Part, journaled: Journaled, facts: Facts) -> Iterator[Fields]:
         """Yield the draws and selections of a folder of the journal, and refuse files of no draw.
 
-        The name of a file states its decision, its first draw and the end of its draws.
-
-        `drawn` are the facts of the draw with a label; `values` is the number of its values, None if it is not fixed.
+        The name of a file states its decision, its first draw and the end of its draws. The journal has the facts of
+        each draw that must be there; its number of values may be open (None).
         """
         files, seen = sorted(listed(journaled.folder)) if present(journaled.folder) else [], set[str]()
         for name in files:
@@ -232,6 +230,7 @@ class Records:
                 common["threshold"] = noise["threshold"]
             # a single draw, with the number of its levels
             draws = [noise | {"count": int(noise.get("levels", 1))}]
+            # or one at each node of a tree
             if "nodes" in found and "variance" not in noise:
                 common["group"] = attribute
                 draws = [
@@ -248,10 +247,10 @@ class Records:
                 place += 1
 
 
-def _named(own: Journaled, label: Mapping[str, Any]) -> DrawFacts | None:
+def _named(journaled: Journaled, label: Mapping[str, Any]) -> DrawFacts | None:
     """Return the facts of the draw of a label; None for a label of no draw."""
     try:
-        return own.draws.get(own.name(label))
+        return journaled.draws.get(journaled.name(label))
     except (KeyError, TypeError):
         return None
 
@@ -303,7 +302,7 @@ def noise_cost(record: Fields, squared: int, absolute: int) -> Fraction:
 
 
 def _selections(decision: Decision) -> Iterator[Fields]:
-    """Yield the selections of a round; their total cost if it does not list single ones."""
+    """Yield the selections of a round as one record: of equal ones, or of an unknown number with their total cost."""
     if not decision.selection_cost:
         return
     fields = decision.to_dict()
@@ -404,10 +403,10 @@ def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
 
 def _fixed_plans(run: Run) -> dict[str, Plan]:
     """Return the plan of each table that a matrix mechanism planned; none of a growing table."""
-    made = (
-        {} if growing_table(run) else {name: part.measurement_plan.evidence_plan for name, part in run.tables.items()}
-    )
-    return {name: plan for name, plan in made.items() if plan is not None}
+    if growing_table(run):
+        return {}
+    plans = {name: part.measurement_plan.evidence_plan for name, part in run.tables.items()}
+    return {name: plan for name, plan in plans.items() if plan is not None}
 
 
 def _secret_state(run: Run) -> str:
@@ -471,18 +470,16 @@ def _texts(run: Run) -> dict[str, bytes]:
 
 
 def file_hashes(run: Run) -> dict[str, str]:
-    """Return the SHA-256 of the public files of a run: of its plans, values, answers and rows.
-
-    `places` are files and folders of the run directory, `journaled` the folders of values that are drawn outside a
-    table.
-    """
+    """Return the SHA-256 of the public files of a run, by path: of its plans, values, answers and rows."""
     growing = growing_table(run)
     folders = ["", *(part.folder for part in (*run.tables.values(), *run.joins.values()))]
+    # files and folders of the run directory
     places = {f"{folder}/{name}".lstrip("/") for folder in folders for name in PUBLIC}
     if growing is not None:  # answers of a period have combined values, which are no draws
         places |= {f"{part.folder}/{name}" for part in measured_parts(run) for name in ("answers", "synthetic")}
         places |= {f"{PERIODS}/{name}/measurements" for name in growing.released}
     root = f"{slashed(run.path)}/"
+    # folders of values that are drawn outside a table
     journaled = [
         slashed(journal.folder).removeprefix(root) for part in run.parts.values() for journal in part.journaled
     ]
@@ -507,9 +504,9 @@ def _sha256(path: Path) -> str:
 
 def _written(folder: Path, contents: Mapping[str, bytes]) -> Path:
     """Write all files, the envelope last; existing files are removed first, so that a crash leaves no valid bundle."""
-    for name in sorted(listed(folder), key=lambda one: one != ENVELOPE):
+    for name in sorted(listed(folder), key=lambda name: name != ENVELOPE):  # the envelope first
         remove(folder / name)
-    for name, content in sorted(contents.items(), key=lambda one: one[0] == ENVELOPE):
+    for name, content in sorted(contents.items(), key=lambda file: file[0] == ENVELOPE):
         write_whole(folder / name, content)
     return folder
 

@@ -64,9 +64,6 @@ def check_bundle(folder: Path, key: Path | None = None, heads: Mapping[str, int]
 def _checked(folder: Path, expected: str | None, heads: Mapping[str, int] | None) -> Fields:
     """Return what `check_bundle` reports on a folder: claims, counts of draws and files, and what stays unverified.
 
-    `pieces` are the strategies and their levels. One with `columns` has only the norms of its columns in the bundle, so
-    its sensitivity cannot be recomputed.
-
     Parameters
     ----------
     folder : Path
@@ -81,7 +78,9 @@ def _checked(folder: Path, expected: str | None, heads: Mapping[str, int] | None
     contents = recompute.read_files(folder)
     claims, selftest, chain = contents["claims"], contents["selftest"], contents["ledger"]["chain"]
     records = contents["records"]["records"]
-    pieces = [part for one in contents["strategies"]["factors"].values() for part in (one, *one.get("levels", ()))]
+    # strategies and their levels; one with `columns` is in the bundle by the norms of its columns only
+    strategies = contents["strategies"]["factors"].values()
+    pieces = [part for strategy in strategies for part in (strategy, *strategy.get("levels", ()))]
     return {
         "sound": True,
         "signed_by": signed,
@@ -89,11 +88,11 @@ def _checked(folder: Path, expected: str | None, heads: Mapping[str, int] | None
         "release": {name: claims["release"][name] for name in ("name", "epsilon", "delta")},
         "dataset": {name: claims["dataset"][name] for name in ("epsilon", "delta")},
         "parts": list(contents["parts"]),
-        "draws": sum(not recompute.is_selection(one) for one in records),
+        "draws": sum(not recompute.is_selection(record) for record in records),
         "by_columns_alone": sum("columns" in part for part in pieces),
-        "selections": sum(int(one["count"]) for one in records if recompute.is_selection(one)),
+        "selections": sum(int(record["count"]) for record in records if recompute.is_selection(record)),
         "files": len(hashes),
-        "selftest_passed": selftest["passed"] and all(one["passed"] for one in selftest["checks"]),
+        "selftest_passed": selftest["passed"] and all(check["passed"] for check in selftest["checks"]),
         "selftest_checks": len(selftest["checks"]),
         "own_scripts": _own_scripts(hashes),
         "head": chain["head"],
@@ -133,9 +132,8 @@ def _own_scripts(hashes: Mapping[str, str]) -> bool:
 def _hashes(folder: Path, expected: str | None) -> tuple[dict[str, str], str | None]:
     """Return the hash of every file and the fingerprint of the signing key, after checking that there are no others.
 
-    The envelope has the hash of every other file, so a missing or an additional file is a fault too.
-
-    `expected` is the fingerprint that the key must have, or None. `opened` reads the envelope and checks its signature.
+    The envelope has the hash of every other file, so a missing or an additional file is a fault too. `expected` is the
+    public key that must have signed it, or None.
     """
     if links := sorted(path.name for path in folder.iterdir() if path.is_symlink() or not path.is_file()):
         raise _wrong(folder, f"contains {links[0]!r}, which is a link or no file")

@@ -37,14 +37,12 @@ def answers(files: Mapping[str, Any]) -> list[Fields]:
 
 
 def _guarantee(files: Mapping[str, Any]) -> Answers:
-    """Return (topic, question, answer) on the definition, ε and δ of the release and on the unit that it protects.
-
-    `row` is the release's entry on the ledger; `condition` is a statement on which the guarantee depends, sealed with
-    it.
-    """
+    """Return (topic, question, answer) on the definition, ε and δ of the release and on the unit that it protects."""
     claim, ledger = files["claims"]["release"], files["ledger"]
+    # the release's entry on the ledger
     row = next(entry for entry in ledger["releases"] if entry["release"] == files["records"]["release"])
     private = "yes" if files["claims"]["private"] else "NO: the noise follows from a seed that anybody can try"
+    # a statement on which the guarantee depends, sealed with the entry
     condition = ledger.get("chain", {}).get("opened", {}).get("facts", {}).get("condition", "")
     # in a job of several tables the unit is named with its table
     column = row.get("unit") if row.get("unit_table") is None else f"{row['unit_table']}.{row['unit']}"
@@ -98,8 +96,8 @@ def _composition(files: Mapping[str, Any]) -> Answers:
 
 def caps_in_force(ledger: Fields) -> dict[str, Fields]:
     """Return the caps in force by the period by which they renew; "" for the total."""
-    caps = {"": ledger.get("cap")} | {one["period"]: one for one in ledger.get("period_caps", ())}
-    return {by: caps[by] for by in ("", "month", "year") if caps.get(by)}
+    caps = {"": ledger.get("cap")} | {cap["period"]: cap for cap in ledger.get("period_caps", ())}
+    return {period: caps[period] for period in ("", "month", "year") if caps.get(period)}
 
 
 def _of_part(part: Fields, records: list[Fields]) -> Answers:

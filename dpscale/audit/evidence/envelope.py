@@ -106,7 +106,7 @@ def statement_of(hashes: Mapping[str, str], public: str | None) -> bytes:
 
 
 def signer(path: Path) -> Signer:
-    """Return the public key of a private key's PEM file, in hexadecimal, and a function that signs."""
+    """Return the public key of a private key's PEM file, in hexadecimal, and a function that signs bytes."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 

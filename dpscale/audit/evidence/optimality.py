@@ -53,19 +53,20 @@ def stated_programs(plans: Mapping[str, Plan], names: Mapping[str, str]) -> Fiel
     dict
         `programs`, and how many are `left_out` for their work or `too_large` for a program.
     """
-    programs, large = dict[tuple[str, ...], tuple[str, SpaceProgram]](), 0
+    programs, large = dict[tuple[str, ...], tuple[str, SpaceProgram]](), 0  # parts and programs; spaces without one
     for part, plan in plans.items():
-        if not is_certifiable(plan) or not {one.digest for own in plan.blocks.strategies for one in own} <= set(names):
+        digests = {factor.digest for factors in plan.blocks.strategies for factor in factors}
+        if not is_certifiable(plan) or not digests <= set(names):
             continue
         # (set, number of residual spaces, trace, programs), without programs if one would be too large
         for _, spaces, _, found in spaces_of(plan):
             large += spaces * (found is None)
-            for one in found or ():
+            for program in found or ():
                 # equal residual matrices with equal factors are one program, in whichever part they occur
-                programs.setdefault((one.key, *(factor.digest for factor in one.factors)), (part, one))
+                programs.setdefault((program.key, *(factor.digest for factor in program.factors)), (part, program))
 
     work, stated = 0, []
-    for part, program in sorted(programs.values(), key=lambda one: len(one[1].rows)):
+    for part, program in sorted(programs.values(), key=lambda of_part: len(of_part[1].rows)):
         if (work := work + len(program.rows) ** 4) <= MOST_WORK:
             stated.append({"part": part, "rows": program.rows.tolist(),
                            "factors": [names[factor.digest] for factor in program.factors]})  # fmt: skip
@@ -100,9 +101,7 @@ def check_optimality(folder: Path) -> Fields:
 def _solved(folder: Path) -> Fields:
     """Solve the programs of a bundle and return their number and the largest ratio of planned to optimal variance.
 
-    Without any, the fields are 0 programs and `why`.
-
-    The work of a program is the fourth power of its rows, as for the writer; a check refuses more, because anyone can
+    Without any, the fields are 0 programs and `why`. More work than a writer states is refused, because anyone can
     write a bundle.
     """
     if not (folder / FILE).exists():

@@ -85,10 +85,8 @@ def faults(folder: str | Path) -> list[str]:
     """Return the claims that fail, without dp-accounting; none if all are correct.
 
     The events of the draws ((kind, exact cost), with counts) are computed from their integers and compared with what
-    the parts and the ledger say they cost.
-
-    `charges` are the entries of the ledger by release, `factors` the strategies by name. The first two faults make all
-    other checks meaningless and are returned at once.
+    the parts and the ledger say they cost. The first two faults make all other checks meaningless and are returned at
+    once.
     """
     files = read_files(folder)
     records, parts, factors = (
@@ -125,10 +123,9 @@ def faults(folder: str | Path) -> list[str]:
 def _part_faults(files: Fields, spent: Mapping[Owner, Events]) -> Iterator[str]:
     """Yield parts whose draws are not those that were charged: missing ones, or at another cost or distribution.
 
-    `spent` has the events of the draws by part and by the end of the ledger's entry that pays.
-
-    `bounds` are the contribution bounds that the charge sealed, `thresholds` the number of draws with a threshold, and
-    `law` the distribution of the part's noise. A part with selections may stop before it spends its cost (`chosen`).
+    `spent` has the events of the draws by part and by the end of the ledger's entry that pays. The facts of a part are
+    those that the charge sealed: bounds of its draws, number of thresholds, and the distribution of its noise (`law`).
+    A part with selections may stop before it spends its cost.
     """
     records = files["records"]["records"]
     for name, part in files["parts"].items():
@@ -150,18 +147,17 @@ def _part_faults(files: Fields, spent: Mapping[Owner, Events]) -> Iterator[str]:
         if lone := sorted(entry for owner, entry in spent if owner == name and entry not in part["costs"]):
             yield f"{name} has draws under an entry {lone[0]!r} of the ledger, which charged nothing for it"
         for entry, cost in part["costs"].items():
-            chosen = "selected" in part or any(
-                is_selection(record) for record in part_records if record["entry"] == entry
-            )
-            yield from _cost_faults(name, entry, cost, spent.get((name, entry), Events()), chosen)
+            selects = any(is_selection(record) for record in part_records if record["entry"] == entry)
+            may_stop = "selected" in part or selects
+            yield from _cost_faults(name, entry, cost, spent.get((name, entry), Events()), may_stop)
 
 
-def _cost_faults(name: str, entry: str, cost: Fields, events: Events, chosen: bool) -> Iterator[str]:
-    """Yield a fault if the draws of a part cost more than was charged, or much less without selections."""
+def _cost_faults(name: str, entry: str, cost: Fields, events: Events, may_stop: bool) -> Iterator[str]:
+    """Yield a fault if the draws of a part cost more than was charged, or much less unless they may stop early."""
     where = f"the draws of {name}" + (f" under the entry {entry[1:]}" if entry else "")
     yield from _sum_faults(where, cost, events)
     paid, due = charged_and_due(cost, events)
-    if due < SPENT * paid and not chosen:
+    if due < SPENT * paid and not may_stop:
         yield f"{where} cost only {float(due / paid):.3g} of what the part was charged"
 
 
@@ -208,7 +204,8 @@ def _sum_faults(what: str, cost: Fields, events: Events) -> Iterator[str]:
 def events_of(files: Fields) -> dict[str, Events]:
     """Return the events of the release, from its records, and of all releases of its dataset, from the ledger."""
     spent, _ = check_records(files["records"]["records"], files["parts"], files["strategies"]["factors"])
-    release = sum((own for (_, end), own in spent.items() if not end), Events())
+    # the entry of the release itself has no end
+    release = sum((of_part for (_, end), of_part in spent.items() if not end), Events())
     return {"release": release, "dataset": ledger_events(files["ledger"])}
 
 
@@ -224,7 +221,7 @@ def _claim_faults(files: Fields) -> Iterator[str]:
 def _promise_faults(files: Fields, charges: Mapping[str, Fields]) -> Iterator[str]:
     """Yield contradictions of the claim to what the entries of the release promise: ε at δ, unit, secret noise.
 
-    `whole` has the costs of all entries of the release as events, whose smallest bound of ε must keep the promise.
+    The smallest bound of ε for the composed costs of all entries must be at most the promised one.
     """
     own_row, claim, release = own_entry(files), files["claims"]["release"], files["records"]["release"]
     entries = [entry for name, entry in charges.items() if name == release or name.startswith(f"{release}-")]
@@ -260,10 +257,7 @@ def own_entry(files: Fields) -> Fields:
 
 
 def share_of_draws(files: Fields) -> Fraction:
-    """Return the cost of the draws other than selections as a share of the charge.
-
-    A small share says that the noise was drawn at a much lower cost than the ledger charged.
-    """
+    """Return the cost of the draws other than selections as a share of the charge."""
     cost, events = own_entry(files)["cost"], events_of(files)["release"]
     drawn = Events({event: count for event, count in events.items() if event[0] in ("gaussian", "laplace")})
     paid, due = charged_and_due(cost, drawn)
@@ -312,15 +306,16 @@ def unverified(folder: str | Path) -> list[str]:
 def ledger_events(ledger: Fields) -> Events:
     """Return the ledger's entries as events in its currency: each a Gaussian mechanism or an ε.
 
-    `steps` scales a cost by group privacy to the neighbouring relation of the dataset; additive δ are events of kind
-    "delta".
+    Costs are those over the steps that connect two neighbours of the dataset. Additive δ are events of kind "delta".
     """
-    added = sum((Events({("delta", additive_delta(row, ledger)): 1}) for row in ledger["releases"]), Events())
-    if ledger["currency"].startswith("pure"):
-        return sum((Events({("pure", steps(row, ledger) * Fraction(row["cost"]["pure"])): 1})
-                    for row in ledger["releases"]), added)  # fmt: skip
-    return sum((Events({("gaussian", squared_mu(scale_cost(row["cost"], steps(row, ledger)))): 1})
-                for row in ledger["releases"]), added)  # fmt: skip
+    events = Events()
+    for row in ledger["releases"]:
+        events["delta", additive_delta(row, ledger)] += 1
+        if ledger["currency"].startswith("pure"):
+            events["pure", steps(row, ledger) * Fraction(row["cost"]["pure"])] += 1
+        else:
+            events["gaussian", squared_mu(scale_cost(row["cost"], steps(row, ledger)))] += 1
+    return events
 
 
 def additive_delta(row: Fields, ledger: Fields) -> Fraction:
@@ -354,7 +349,10 @@ def scale_cost(cost: Fields, by: int) -> Fields:
 
 
 def squared_mu(cost: Fields) -> Fraction:
-    """Return an entry's μ². Pure costs enter as one mechanism, or by their parts, each at most ε² π/2."""
+    """Return an entry's μ². Pure costs enter as one mechanism, or by their parts, each at most ε² π/2.
+
+    The smaller of both is valid. A cost of ρ-zCDP enters by π ρ.
+    """
     gaussian, zcdp, pure, squares = (
         Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp", "pure", "pure_squares")
     )
@@ -440,14 +438,13 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 def bounds(events: Events, delta: float) -> dict[str, float]:
     """Return valid bounds of ε for the composed events, by name; none if their additive δ exceeds δ.
 
-    The additive δ is subtracted from δ first; the bounds hold at the rest.
-
-    `gaussian` is Σ μ², `pure` Σ ε, and `unknown` the sum of events that are known by their ρ only. Several bounds are
-    valid, so that the smallest of them holds.
+    The additive δ is subtracted from δ first; the bounds are those at the rest. Each bound is valid, so the smallest
+    may be claimed.
     """
     if (left := Fraction(delta) - total(events, "delta")) < 0:
         return {}
     delta = float(left)
+    # Σ μ², Σ ε, and Σ ρ of events that are known by their ρ only
     gaussian, pure, unknown = float(total(events, "gaussian")), float(total(events, *PURE)), total(events, "zcdp")
     by_name = {} if gaussian or unknown else {"the sum of pure ε": pure}
     if delta > 0:
@@ -483,16 +480,18 @@ def dp_accounting_bounds(events: Events, delta: float) -> dict[str, float]:
 def _one_by_one(dp: Any, events: Events) -> list[Any]:
     """Return every event as its own mechanism (Gaussian or Laplace), or as one of zCDP, with its count.
 
-    `kinds` construct an event of dp-accounting from its cost: μ² of a Gaussian mechanism, whose noise is 1/μ in units
-    of its sensitivity, and ε of a Laplace mechanism.
+    The noise of a Gaussian mechanism with cost μ² is 1/μ in units of its sensitivity, that of a Laplace mechanism 1/ε.
     """
-    kinds: dict[str, Callable[[Fraction], Any]] = {
-        "gaussian": lambda squared: dp.GaussianDpEvent(1 / math.sqrt(squared)),
-        "laplace": lambda epsilon: dp.LaplaceDpEvent(float(1 / epsilon)),
-    }
-    return [dp.SelfComposedDpEvent(
-                kinds.get(kind, lambda cost, kind=kind: dp.ZCDpEvent(float(AS_ZCDP[kind](cost))))(cost), count)
-            for (kind, cost), count in events.items()]  # fmt: skip
+    composed = []
+    for (kind, cost), count in events.items():
+        if kind == "gaussian":
+            event = dp.GaussianDpEvent(1 / math.sqrt(cost))
+        elif kind == "laplace":
+            event = dp.LaplaceDpEvent(float(1 / cost))
+        else:
+            event = dp.ZCDpEvent(float(AS_ZCDP[kind](cost)))
+        composed.append(dp.SelfComposedDpEvent(event, count))
+    return composed
 
 
 def _as_losses(dp: Any, events: Events) -> list[Any]:
@@ -516,11 +515,9 @@ def _as_losses(dp: Any, events: Events) -> list[Any]:
 
 
 def ledger_faults(ledger: Fields) -> Iterator[str]:
-    """Yield contradictions between the totals in ledger.json and its rows.
-
-    `stated` has the caps and entries that name a relation; the first of them decides which unit the dataset protects.
-    """
+    """Yield contradictions between the totals in ledger.json and its rows."""
     rows, cap = ledger["releases"], ledger.get("cap")
+    # the first cap or entry that names a relation decides which unit the dataset protects
     stated = [row for row in (*caps_in_force(ledger).values(), *rows) if row.get("relation")]
     # older entries do not name the table of the unit; a single name is that of all
     tables = {row.get("unit_table") for row in rows if stated and row.get("unit") == stated[0].get("unit")}
@@ -542,7 +539,7 @@ def ledger_faults(ledger: Fields) -> Iterator[str]:
 def period_faults(ledger: Fields) -> Iterator[str]:
     """Yield a fault if the sums of the periods are not those of their entries; there are none without a period.
 
-    The sums are μ² and additive δ; each is compared up to a relative tolerance for floats.
+    The sums are μ² and additive δ. They are floats, compared with a relative tolerance.
     """
     rows, sums = ledger["releases"], ledger.get("periods", {})
     names = {row["cost"].get("period", "") for row in rows}
@@ -656,6 +653,7 @@ def _value_faults(files: Fields) -> Iterator[str]:
 
 
 def _domains(files: Fields) -> set[str]:
+    """Return the domain files that the charge sealed; those that the parts state if it sealed no facts of parts."""
     facts = files["ledger"].get("chain", {}).get("opened", {}).get("facts", {})
     stated = {part["domain"] for part in files["parts"].values() if "domain" in part}
     return {f"{name}.toml" for name in facts} if "parts" in facts else stated
@@ -663,11 +661,11 @@ def _domains(files: Fields) -> set[str]:
 
 def _selftest_faults(selftest: Fields) -> Iterator[str]:
     """Yield a fault if the selftest has no checks, one name twice, or a verdict other than that of its checks."""
-    names = [one["name"] for one in selftest["checks"]]
-    valid = all(isinstance(one["passed"], bool) for one in selftest["checks"])
+    names = [check["name"] for check in selftest["checks"]]
+    valid = all(isinstance(check["passed"], bool) for check in selftest["checks"])
     if not names or len(set(names)) < len(names) or not valid:
         yield "selftest.json has no checks, or a duplicate or invalid one"
-    elif selftest["passed"] is not all(one["passed"] for one in selftest["checks"]):
+    elif selftest["passed"] is not all(check["passed"] for check in selftest["checks"]):
         yield "selftest.json and its checks disagree on whether it passed"
 
 
@@ -694,6 +692,7 @@ def _above(name: str, claim: Fields, events: Events) -> str:
 
 
 def _explain_mismatch(name: str, claim: Fields, found: dict[str, float], most: float) -> str:
+    """Return a message if the smallest bound of ε is above `most`, the claim with a tolerance; "" if not."""
     lowest = min(found.values(), default=math.inf)
     fault = f"{name}: ε is {lowest:.9g} at δ = {claim['delta']:g}, but {claim['epsilon']:.9g} is claimed"
     return fault if not lowest <= most else ""

@@ -12,6 +12,9 @@ noise of scale s costs ε = m |·|₁/s. A selection is an exponential mechanism
 `range`, twice the change of its scores times their scale. As Gaussian DP it has μ = 2Φ⁻¹(e^{r/2}/(1 + e^{r/2})) of this
 range r.
 
+A strategy K is a product of factors, integer matrices with a column for each cell of an axis (or of all axes), whose
+entries are listed or packed as texts. The norms of a strategy are those two of its columns.
+
 Most records compose by addition. Records of one `group` change together: a unit makes one of the alternative changes of
 their bounds, in all of them. Records with a `path` are of nodes of a binary tree: those of which no path begins with
 the other have different rows, so a group costs the largest sum along a path. Records with a `row` are one row of the
@@ -112,16 +115,17 @@ def of_spectrum(factor: Fields) -> list[tuple[int, int]]:
     M² d_j² (T²)_jj − 2 M d_j (T s)_j + Σ s². If t does not increase from 0, no entry of T is negative; the second norm
     is a bound of the L1 norm, M d_j times the sum of column j of T, and Σ s.
     """
-    own, spread, whole = unpacked(factor["multipliers"]), unpacked(factor["spread"]), sum(unpacked(factor["spread"]))
-    shift = _root_product(factor, list(map(mul, own, spread)))
-    again, sums = _root_product(factor, shift), _root_product(factor, [1] * len(own))
+    multipliers, spread = unpacked(factor["multipliers"]), unpacked(factor["spread"])  # d and U
+    whole = sum(spread)  # M
+    shift = _root_product(factor, list(map(mul, multipliers, spread)))  # s
+    again, sums = _root_product(factor, shift), _root_product(factor, [1] * len(multipliers))  # T s, and sums of T
     known, sign, step = _sequence(factor)
     squares = cyclic_product(known, known)
     squares = _turned(squares) if factor["even"] else squares
     total, square = sum(shift), sum(map(mul, shift, shift))
     pairs = list[tuple[int, int]]()
-    for j, d in enumerate(own):
-        norm = squares[0] + sign * squares[(2 * j + step) % len(squares)]
+    for j, d in enumerate(multipliers):
+        norm = squares[0] + sign * squares[(2 * j + step) % len(squares)]  # (T²)_jj
         pairs.append(((whole * d) ** 2 * norm - 2 * whole * d * again[j] + square, whole * d * sums[j] + total))
     return pairs
 
@@ -177,9 +181,8 @@ def of_layers(factor: Fields) -> list[tuple[int, int]]:
 def layers_by_block(factor: Fields) -> list[tuple[int, ...]]:
     """Return for each block of cells its entries in the rows over blocks, and then its multiplier on each level.
 
-    The multipliers are stored level by level, with a number for each block.
-
-    The cells are consecutive, a block has `widths[0]` of them, and the last block may have fewer.
+    A block has `widths[0]` consecutive cells; the last one may have fewer. The multipliers are stored level by level,
+    with a number for each block.
     """
     stored, (cells,) = [unpacked(factor["top"]), unpacked(factor["multipliers"])], factor["shape"]
     blocks = -(-cells // factor["widths"][0])
@@ -196,6 +199,7 @@ def of_levels(factor: Fields) -> list[tuple[int, int]]:
     divides. Norms of both columns add, because their rows are different.
     """
     top, *inner = factor["levels"]
+    # norms of the columns of the top; blocks and cells of the levels before
     blocks, start, pairs, cells = of_columns(top), 0, list[tuple[int, int]](), 0
     for count, level in zip(factor["counts"], inner, strict=True):
         group, inside = blocks[start : start + int(count)], norms(level)
@@ -218,29 +222,33 @@ def of_tree(factor: Fields) -> tuple[int, int]:
     n^p) summed along a path; without weights n = 0 and N = 1.
     """
     multipliers = [list(map(abs, unpacked(packed))) for packed in factor["multipliers"]]
-    tree = [array("q"), *map(unpacked, factor["parents"])]
+    parents = [array("q"), *map(unpacked, factor["parents"])]  # of the nodes of each level
+    # weights of the nodes of each level, from the leaves up
     weights = [list(unpacked(factor["spread"]))] if factor["spread"] else [[0] * len(multipliers[-1])]
     for level in range(len(multipliers) - 1, 0, -1):
         sums = [0] * len(multipliers[level - 1])
-        for node, value in zip(tree[level], weights[-1], strict=True):
-            sums[node] += value
+        for parent, value in zip(parents[level], weights[-1], strict=True):
+            sums[parent] += value
         weights.append(sums)
     weights, whole, largest = weights[::-1], weights[-1][0] or 1, list[int]()
     for power in (2, 1):
         every, paths = 0, [0]
-        for level, (own, spread) in enumerate(zip(multipliers, weights, strict=True)):
-            every += sum((m * n) ** power for m, n in zip(own, spread, strict=True))
-            step = [m**power * (abs(whole - n) ** power - n**power) for m, n in zip(own, spread, strict=True)]
-            paths = [paths[node] + value for node, value in zip(tree[level] if level else [0], step, strict=True)]
+        for level, (of_level, spread) in enumerate(zip(multipliers, weights, strict=True)):
+            every += sum((m * n) ** power for m, n in zip(of_level, spread, strict=True))
+            step = [m**power * (abs(whole - n) ** power - n**power) for m, n in zip(of_level, spread, strict=True)]
+            above = parents[level] if level else [0]
+            paths = [paths[parent] + value for parent, value in zip(above, step, strict=True)]
         largest.append(every + max(paths))
     return largest[0], largest[1]
 
 
 def digest_of_tree(factor: Fields) -> str:
     """Return the SHA-256 of a strategy on a tree: of the tree, the multipliers and the weights if it is centred."""
-    parts = [zlib.decompress(base64.b64decode(one)) for one in factor["parents"]]
-    tree = hashlib.sha256(str((1, *(len(one) // 8 for one in parts))).encode() + b"".join(parts)).hexdigest()
-    content = b"".join(zlib.decompress(base64.b64decode(x)) for x in [*factor["multipliers"], factor["spread"]] if x)
+    parents = [zlib.decompress(base64.b64decode(packed)) for packed in factor["parents"]]
+    sizes = (1, *(len(of_level) // 8 for of_level in parents))  # nodes of each level
+    tree = hashlib.sha256(str(sizes).encode() + b"".join(parents)).hexdigest()
+    packed_integers = [packed for packed in (*factor["multipliers"], factor["spread"]) if packed]
+    content = b"".join(zlib.decompress(base64.b64decode(packed)) for packed in packed_integers)
     head = f"tree{bool(factor['spread'])}{tree}{factor['known'] if factor['known'] >= 0 else ''}"
     return hashlib.sha256(head.encode() + content).hexdigest()
 
@@ -308,8 +316,8 @@ def misshapen(factor: Fields) -> str:
         return f"has rows that do not have {count} cells"
     if "levels" in factor:
         return next((fault for level in factor["levels"] if (fault := misshapen(level))), "")
-    known = ("matrix", "packed", "columns")
-    return "" if factor["kind"] in ("identity", "center") or any(one in factor for one in known) else "has no entries"
+    has_entries = any(form in factor for form in ("matrix", "packed", "columns"))
+    return "" if factor["kind"] in ("identity", "center") or has_entries else "has no entries"
 
 
 def _misshapen_tree(factor: Fields) -> str:
@@ -432,7 +440,7 @@ def record_faults(
 ) -> Iterator[str]:
     """Yield what is wrong with a record: its sensitivity, strategy, noise or cost.
 
-    `norm` has the norms of the strategies by name, and `known` their digests.
+    `norm` has the norms of the factors by name, and `known` their digests.
     """
     count = int(record.get("count", 1))
     if is_selection(record):
@@ -445,7 +453,7 @@ def record_faults(
     group, bound = record.get("group", ""), record["bound"]
     if "path" not in record and isinstance(bound, str) and group and not bound.startswith(f"{group}/"):
         yield f"{label(record)}: its bound is of another group"
-    squared, absolute = (max(own) for own in sensitivities(record, part, norm))
+    squared, absolute = (max(of_changes) for of_changes in sensitivities(record, part, norm))
     if [str(squared), str(absolute)] != [record["squared_l2"], record["l1"]]:
         yield f"{label(record)}: the listed sensitivity is wrong"
     strategy = hashlib.sha256("".join(known[key] for key in record["factors"]).encode()).hexdigest()
@@ -515,11 +523,11 @@ def changes(bound: Fields) -> tuple[list[int], list[int]]:
     A pair (number, change) means that so many counts change by at most that much, so it adds number · change² and
     number · change.
     """
-    pairs = [[(int(number), int(change)) for number, change in one] for one in bound["changes"]]
-    if any(number < 0 or change < 0 for one in pairs for number, change in one):
+    alternatives = [[(int(number), int(change)) for number, change in pairs] for pairs in bound["changes"]]
+    if any(number < 0 or change < 0 for pairs in alternatives for number, change in pairs):
         raise ValueError("a bound has negative changes")
-    squared = [sum(number * change**2 for number, change in one) for one in pairs]
-    return squared, [sum(number * change for number, change in one) for one in pairs]
+    squared = [sum(number * change**2 for number, change in pairs) for pairs in alternatives]
+    return squared, [sum(number * change for number, change in pairs) for pairs in alternatives]
 
 
 def sensitivities(record: Fields, part: Fields, norm: Mapping[str, tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -599,9 +607,6 @@ def group_cost(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple
 
     Draws with paths (of a tree) cost the largest sum along a path. Otherwise a unit makes one of several alternative
     changes, each of which changes all draws: the cost is the largest over the alternatives.
-
-    An alternative is one of the changes that a unit can make: entry by entry, `sensitivities` has the squared effect of
-    each on a draw.
     """
     if "path" in records[0]:
         return largest_path([(record["path"], Fraction(record["cost"])) for record in records])
@@ -624,13 +629,13 @@ def largest_path(nodes: Sequence[tuple[str, Fraction]]) -> Fraction:
 
     A node's path is its bits from the root; nodes without draws are skipped on the way up.
     """
-    own = Counter[str]()
+    cost_of = Counter[str]()  # of all draws at a node
     for path, cost in nodes:
-        own[path] += cost  # type: ignore[assignment]
-    sums = dict[str, Fraction]()
-    for path in sorted(own, key=len):
+        cost_of[path] += cost  # type: ignore[assignment]
+    sums = dict[str, Fraction]()  # from the root to a node
+    for path in sorted(cost_of, key=len):
         above = next((path[:end] for end in range(len(path) - 1, -1, -1) if path[:end] in sums), None)
-        sums[path] = Fraction(own[path]) + (Fraction(0) if above is None else sums[above])
+        sums[path] = Fraction(cost_of[path]) + (Fraction(0) if above is None else sums[above])
     return max(sums.values())
 
 
@@ -656,25 +661,26 @@ def largest_cost(rows: Sequence[Sequence[int]], together: int) -> int:
 
     `rows` is the lower triangular matrix R of integers over periods, k = `together` the number of periods with records
     of one unit. The upper bound takes for each column the k − 1 largest products with others.
-
-
     """
     number = len(rows)
     # row t ends at period t: the column of period s has entries from row s on
     columns = [[rows[t][s] for t in range(s, number)] for s in range(number)]
     if together == 1:
-        return max(sum(value * value for value in own) for own in columns)
-    grams = [[0] * number for _ in rows]
-    for s, own in enumerate(columns):
+        return max(sum(value * value for value in column) for column in columns)
+    grams = [[0] * number for _ in rows]  # |RᵀR|
+    for s, column in enumerate(columns):
         for other in range(s + 1):  # the columns share the entries of the later one
-            grams[s][other] = grams[other][s] = abs(sum(map(mul, own, columns[other][s - other :])))
+            grams[s][other] = grams[other][s] = abs(sum(map(mul, column, columns[other][s - other :])))
     if together >= number:
         return sum(map(sum, grams))
-    others = [sorted((value for at, value in enumerate(own) if at != s), reverse=True) for s, own in enumerate(grams)]
-    bounds = sorted((grams[s][s] + sum(others[s][: together - 1]) for s in range(number)), reverse=True)
+    bounds = list[int]()  # of each column
+    for s, products in enumerate(grams):
+        others = sorted((value for other, value in enumerate(products) if other != s), reverse=True)
+        bounds.append(grams[s][s] + sum(others[: together - 1]))
     if math.comb(number, together) > MOST_SETS:
-        return sum(bounds[:together])
-    return max(sum(grams[s][other] for s in own for other in own) for own in combinations(range(number), together))
+        return sum(sorted(bounds, reverse=True)[:together])
+    return max(sum(grams[s][other] for s in chosen for other in chosen)
+               for chosen in combinations(range(number), together))  # fmt: skip
 
 
 def largest_column_sums(rows: Sequence[Sequence[int]], together: int) -> int:
@@ -690,7 +696,7 @@ def row_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
     The rows of the matrix R are periods. Each has the same draws but for its row and its file.
     """
     if (outer := part.get("outer")) is None:
-        if wrong := next((one for one in records if "row" in one), None):
+        if wrong := next((record for record in records if "row" in record), None):
             yield f"{label(wrong)} is a row of a matrix that its part does not have"
         return
     rows = defaultdict[int, list[Fields]](list)
@@ -710,11 +716,11 @@ def row_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
 def failure_events(records: Sequence[Fields], part: Fields, own: Events, entry: str) -> Events:
     """Return the additive δ of a part under an entry as an event; `own` has its other events, over all its steps.
 
-    The δ of each step grows with the steps of the group (`grown_delta`); μ and ε of a step are those of all divided by
-    their number.
+    The δ of one step grows with the steps (`grown_delta`); μ and ε of one step are those of all divided by their
+    number.
     """
     steps = int(part["steps"])
-    chances = [threshold_delta(one, part) for one in records if "threshold" in one]
+    chances = [threshold_delta(record, part) for record in records if "threshold" in record]
     delta = sum(map(Fraction, chances), Fraction(part.get("delta") or 0) if not entry else Fraction(0))
     if not delta:
         return Events()
@@ -751,8 +757,8 @@ def grown_delta(delta: Fraction, mu: float, pure: float, steps: int) -> Fraction
 def threshold_delta(record: Fields, part: Fields) -> float:
     """Return the largest probability that a value of one unit alone passes the threshold of a record.
 
-    A unit of k rows divides them over its values, or, if the record has `votes`, gives floor(w/√r) to each of r values,
-    where its bound is w and `votes` names the bound of its rows.
+    A unit of k rows divides them over its values. If the record has `votes`, which names the bound of the unit's rows,
+    it gives floor(w/√r) to each of r values, where w is the record's bound.
     """
     threshold, step, variance = (int(record[name]) for name in ("threshold", "multiplier", "variance"))
     [most] = changes(bound_of(record, part))[1]
@@ -772,19 +778,20 @@ def tail(distance: int, variance: int) -> float:
 def split_delta(threshold: int, step: int, variance: int, rows: int) -> float:
     """Return the largest 1 − Π (1 − P(z ≥ t − m r_j)) over all ways to divide the rows of a unit over values.
 
-    A value with r_j rows of the unit alone passes the threshold t with noise z and multiplier m. The best division is
-    found for 1, 2, … rows in turn, by the sum of the losses −log(1 − P).
+    A value with r_j rows of the unit alone passes the threshold t with noise z and multiplier m (`step`). The best
+    division is found for 1, 2, … rows in turn, by the sum of the losses −log(1 − P).
     """
-    passing = [tail(threshold - step * own, variance) for own in range(1, min(rows, MOST_SPLIT) + 1)]
+    # of a value with 1, 2, … rows
+    passing = [tail(threshold - step * of_value, variance) for of_value in range(1, min(rows, MOST_SPLIT) + 1)]
     if max(passing) >= 1:
         return 1.0
-    losses = [-math.log1p(-one) for one in passing]
+    losses = [-math.log1p(-probability) for probability in passing]
     if rows > MOST_SPLIT:  # a lower bound of the largest δ: equal parts of any size
         whole = -math.log1p(-tail(threshold - step * rows, variance))
-        return -math.expm1(-max(whole, *(loss * (rows // (at + 1)) for at, loss in enumerate(losses))))
-    best = [0.0]
+        return -math.expm1(-max(whole, *(loss * (rows // of_value) for of_value, loss in enumerate(losses, 1))))
+    best = [0.0]  # largest sum of losses of 0, 1, … rows
     for total in range(1, rows + 1):
-        best.append(max(losses[own - 1] + best[total - own] for own in range(1, total + 1)))
+        best.append(max(losses[of_value - 1] + best[total - of_value] for of_value in range(1, total + 1)))
     return -math.expm1(-best[rows])
 
 
@@ -877,8 +884,9 @@ def is_grouped(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> b
 def is_centred(names: Sequence[str], factors: Mapping[str, Fields], axis: int) -> bool:
     """Return whether every row of a strategy sums to zero along an axis.
 
-    A block has `size` cells along the axis, each `inner` places apart.
+    Cells along the axis are `inner` places apart in a row, and successive ranges of `size` such places are independent.
     """
+    # a single factor may be over all axes, others are over one axis each
     factor = factors[names[0 if len(names) == 1 else axis]]
     shape, place = factor["shape"], axis if len(names) == 1 else 0
     if factor["kind"] == "center":
