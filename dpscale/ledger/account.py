@@ -11,6 +11,10 @@ period its whole cost once. A release that names no period is charged to every p
 filter that applies to it admits it.
 
 *Cap of a privacy filter.* It has figures, what it admits, and the largest request that still fits.
+
+*Terms.* A *promise* is the privacy unit of a release or cap (`Protection`); its *span* is the period in which all rows
+of a unit are protected together. `by` is the length of a period, "month" or "year", by which a cap renews. A cost for
+one privacy unit counts for a larger one in several *steps*, as group privacy says.
 """
 
 from __future__ import annotations
@@ -142,7 +146,10 @@ class Limit:
         return self.cap.admits(self.history.plus(cost.for_group(self.steps), public))
 
     def implies(self, other: Limit) -> bool:
-        """Return whether the other limit admits every cost that this one admits, which has spent at least as much."""
+        """Return whether the other limit admits every cost that this one admits.
+
+        True if the caps are the same and this history has spent at least as much; otherwise it is not certain.
+        """
         ours, theirs = self.history, other.history
         is_same_cap = (self.cap, self.steps) == (other.cap, other.steps)
         spent_more = ours.squared_mu >= theirs.squared_mu and ours.pure >= theirs.pure and ours.delta >= theirs.delta
@@ -195,6 +202,7 @@ def _largest_scale(limits: Sequence[Limit], kind: Cost) -> Fraction:
     def fits(scale: Fraction) -> bool:
         return all(limit.admits(kind.scaled(scale)) for limit in limits)
 
+    # a power of two that fits while its double does not
     low = Fraction(1)
     while not fits(low):
         low /= 2
@@ -360,18 +368,20 @@ class Account:
         """Return the cap in force with the part of its delta that is reserved for additive deltas.
 
         The releases up to the first one after the cap decide: if one of them has an additive delta, `RESERVED` of the
-        cap's delta is reserved, otherwise nothing. `cost` is a request, which may be that first release.
+        cap's delta is reserved, otherwise nothing. `cost` is a request, which may be that first release. None without a
+        cap.
         """
         if self.cap is None or self.cap.currency == PURE:
             return self.cap
         before = self.charged_before
+        # the JSON of a cost has the key "delta" only if it has an additive delta
         has_delta = any('"delta"' in row["cost"] for row in self.releases[: before + 1])
         has_delta |= cost is not None and bool(cost.delta) and len(self.releases) == before
         return replace(self.cap, reserved=self.cap.delta * RESERVED if has_delta else 0.0)
 
     @property
     def renewing_now(self) -> dict[str, Row]:
-        """Cap in force of each period by which caps renew, the shorter period first."""
+        """Row of the cap in force for each length of period by which caps renew, the shorter one first."""
         latest = {row["period"]: row for row in self.renewing}
         return {by: latest[by] for by in RENEWALS if by in latest}
 
@@ -388,9 +398,10 @@ class Account:
         return stated and self.with_table(stated)
 
     def with_table(self, protection: Protection, request: Protection | None = None) -> Protection:
-        """Return a privacy unit with the table that all releases for its column name, or else the request.
+        """Return a privacy unit with the table that all releases for its column name, or else that of the request.
 
         Two releases may name the same column of different tables; without exactly one table the unit stays without one.
+        `request` is the privacy unit of a request.
         """
         if protection.unit is None or protection.table:
             return protection
@@ -428,15 +439,13 @@ class Account:
     def periods(self) -> dict[str, Spending]:
         """Composition of the releases of each period, in order; empty if no release has one.
 
-        Releases without a period, which may concern every period, are under "".
-
-        The period is that of the cost, which is empty if the cost is for no single period.
+        The period is that of the cost. It is "" for a cost for no single period, which may concern every period.
         """
         rows_by_period = dict[str, list[Row]]()
         for row in self.releases:
             period = cost_from_text(row["cost"]).period if '"period"' in row["cost"] else ""
             rows_by_period.setdefault(period, []).append(row)
-        if not any(rows_by_period):
+        if not any(rows_by_period):  # no label but ""
             return {}
         return {period: self._sum(rows_by_period[period]) for period in sorted(rows_by_period)}
 
@@ -446,9 +455,9 @@ class Account:
         return sum(row["reserved_at"] < self.caps[-1]["set_at"] for row in self.releases) if self.caps else 0
 
     def steps(self, protection: Protection | None) -> int:
-        """Return the number of group-privacy steps at which a release counts here.
+        """Return the number of group-privacy steps at which a release with that promise counts here.
 
-        Raises BudgetError if that number is not certain.
+        It is 1 if the release or the account states no promise. Raises BudgetError if the number is not certain.
         """
         if protection is None or self.protects is None:
             return 1
@@ -465,10 +474,10 @@ class Account:
             raise not_renewable(protection, by, got, "data.privacy_unit", remedy)
 
     def counted(self, row: Row) -> Cost:
-        """Return the cost of an entry in terms of the dataset's privacy unit.
+        """Return the cost of a release, given its row, in terms of the dataset's privacy unit.
 
-        An entry without a table is assigned the table named by the cap; the person who set the cap is responsible for
-        that.
+        A release whose unit has no table is assigned the table named by the cap; the person who set the cap is
+        responsible for that.
         """
         protection, cap = protection_of(row), protection_of(self.caps[-1]) if self.caps else None
         if protection and cap and cap.table and protection.unit == cap.unit and not protection.table:
@@ -548,11 +557,12 @@ def checked_periods(periods: object) -> Periods:
     """Return the labels of periods, sorted, each once. Raises JobError if one is not the name of a period."""
     if isinstance(periods, str) or not isinstance(periods, Sequence):
         raise JobError("periods", f"got {safe_repr(periods)}", f"a list of {TAKES}", 'pass a list, as ["2026-02"]')
-    labels = [f"{one:04}" if isinstance(one, int) and not isinstance(one, bool) else one for one in periods]
+    # a year may be a number
+    labels = [f"{name:04}" if isinstance(name, int) and not isinstance(name, bool) else name for name in periods]
     for label in labels:
         if not isinstance(label, str):
             raise _unknown(label)
-        _days(label)
+        _days(label)  # raises JobError if no period has this label
     return tuple(sorted(set(labels)))
 
 
@@ -595,7 +605,8 @@ def shown_renewal(labels: Iterable[str]) -> str:
 
 @lru_cache(maxsize=16384)
 def _days(label: str) -> tuple[date, date]:
-    """Return the first and the last day of a period."""
+    """Return the first and the last day of a period. Raises JobError if no period has this label."""
+    # the forms of labels exclude each other: a label of one form is that of a day, a week, a month, …, or of nothing
     for by, (form, _) in NAMES.items():
         if re.fullmatch(form, label, re.ASCII):
             try:
@@ -641,11 +652,11 @@ def filters(account: Account, periods: Periods, protects: Protection, analyst: s
     if analyst:
         yield account.of_analyst(analyst)
     for by in account.renewing_now:
-        seen = set[tuple[int, ...]]()
+        yielded = set[tuple[int, ...]]()  # numbers of the releases of the accounts
         for of_period in period_accounts(account, by, periods, protects).values():
             numbers = tuple(row["seq"] for row in of_period.releases)
-            if numbers not in seen:
-                seen.add(numbers)
+            if numbers not in yielded:
+                yielded.add(numbers)
                 yield of_period
     yield account
 
@@ -653,9 +664,9 @@ def filters(account: Account, periods: Periods, protects: Protection, analyst: s
 def period_accounts(
     account: Account, by: str, periods: Periods = (), protects: Protection | None = None
 ) -> dict[str, Account]:
-    """Return the accounts of months or years by label, in their order.
+    """Return the accounts of months or years by label, in their order; that of a label has the releases that read it.
 
-    `renewing_now` has the kinds of period with a cap in force. A release without periods reads every one.
+    A release without periods reads every one.
 
     Parameters
     ----------
@@ -668,21 +679,23 @@ def period_accounts(
     protects : Protection, optional
         Promise of a request.
     """
-    read = list[tuple[frozenset[int] | None, Row]]()  # numbers of the months (or years) of a release; None: every one
+    # numbers of the months (or years) that a release reads, with its row; None: every one
+    reads = list[tuple[frozenset[int] | None, Row]]()
     for row in account.releases:
         labels = periods_of_row(row)
-        read.append((renewals_of(labels, by) if labels else None, row))
+        reads.append((renewals_of(labels, by) if labels else None, row))
     named = renewals_of(periods, by)
     if not named:
-        named = frozenset[int]().union(*(months for months, _ in read if months is not None))
+        named = frozenset[int]().union(*(months for months, _ in reads if months is not None))
 
+    # without a cap for each such period the costs stay in the privacy unit of the dataset
     renewal = by if by in account.renewing_now else None
     promise = promise_of(account, by, protects) if renewal else account.protects
     caps = [row for row in account.renewing if row["period"] == by]
 
     def account_of(number: int | None) -> Account:
         """Return the account of a month (or year), with the releases that read it; None: one that none names."""
-        releases = [row for months, row in read if months is None or number in months]
+        releases = [row for months, row in reads if months is None or number in months]
         label = f"any other {by}" if number is None else renewal_name(by, number)
         return Account(account.name, caps, releases, renewal=renewal, period=label, promise=promise)
 
@@ -708,7 +721,8 @@ def promise_of(account: Account, by: str, protects: Protection | None = None) ->
         If the promise of the request, or of the dataset, is not bounded by such caps.
     """
     stated = stated_promises(account)
-    for promise in [*stated, *([protects] if protects else [])]:
+    requested = [protects] if protects else []
+    for promise in [*stated, *requested]:
         account.check_renewable(promise, by)
     cap = account.renewing_now.get(by)
     of_cap = protection_of(cap) if cap else None
@@ -719,7 +733,7 @@ def promise_of(account: Account, by: str, protects: Protection | None = None) ->
 def stated_promises(account: Account) -> list[Protection]:
     """Return the privacy units that the caps in force and the releases of a dataset state, in order of precedence."""
     rows = (*account.caps[-1:], *account.renewing_now.values(), *account.releases)
-    return [one for row in rows if (one := protection_of(row))]
+    return [promise for row in rows if (promise := protection_of(row))]
 
 
 def renewed(protects: Protection, by: str) -> Protection:

@@ -14,7 +14,8 @@ same rows and rules. The ledger writes no log; it reports only errors and its su
 
 *Reading.*
 A reading transaction sees one state of the ledger. Writing ones are those of `Ledger`, which adds charges and caps.
-`statement` formats an account: its caps, its spending, what is left, and its releases, ready for JSON.
+`statement` formats an account: its caps, its spending, what is left, and its releases, ready for JSON. Its *figures*
+are a dict with the epsilon at a delta and the exact amounts of a `Spending`, the composition of costs.
 """
 
 from __future__ import annotations
@@ -308,18 +309,21 @@ class LedgerReader:
 
     def _check_sound(self, db: Database) -> None:
         """Raise DamageError unless the database, every row and every hash chain are as they were written."""
-        wrong = self._store.findings(db)
-        if not wrong:
-            tables, numbers = ledgerrows.history(db).tables, self._store.numbered(db)
+        faults = self._store.findings(db)
+        if not faults:  # the rows of a sound database
+            tables, last_numbers = ledgerrows.history(db).tables, self._store.numbered(db)
             try:
-                wrong = findings(tables, numbers)
+                faults = findings(tables, last_numbers)
             except UNREADABLE:
-                wrong = ["a row has a value that no ledger writes"]
-        if wrong:
-            raise self._store.damaged(wrong[0])
+                faults = ["a row has a value that no ledger writes"]
+        if faults:
+            raise self._store.damaged(faults[0])
 
     def _check_chained(self, db: Database) -> None:
-        """Raise BudgetError for a ledger of a version without hash chains; its copy in memory has others each time."""
+        """Raise BudgetError for a ledger of a version without hash chains.
+
+        Its copy in memory, which is upgraded for reading, has chains with new random salts each time.
+        """
         if (version := ledgerrows.schema_version(db)) < LINKED_VERSION:
             got = f"{self.path} has schema version {version}, which has no hash chain"
             raise BudgetError(FIELD, got, f"version {LINKED_VERSION} or later", "the next charge upgrades it")
@@ -364,7 +368,8 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
     added to it. `periods`, with the sums of each period, is there only if a release has a period.
     """
     cap = account.limit()
-    delta = cap.delta if cap else 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
+    delta_without_cap = 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
+    delta = cap.delta if cap else delta_without_cap
     # without this the additive deltas would leave no δ for the Gaussian events
     if not cap and account.spent.delta >= delta:
         delta = min(delta + float_above(account.spent.delta), MOST_DELTA)
@@ -408,14 +413,14 @@ def statement_html(summary: Mapping[str, Any]) -> str:
 
 
 def _left(dataset: Mapping[str, Any]) -> str:
-    """Return the remaining budget of a dataset in words."""
+    """Return the remaining budget of a dataset, given its `statement`, in words."""
     if dataset["remaining_epsilon"] is None:
         return "no cap on the total"
     return _pair({"epsilon": dataset["remaining_epsilon"], "delta": dataset["cap"]["delta"]})
 
 
 def _pair(figures: Mapping[str, Any] | None) -> str:
-    """Return epsilon and delta in words; a dash for no cap."""
+    """Return the epsilon and delta of `figures` in words; a dash for None, which stands for no cap."""
     if figures is None:
         return "—"
     epsilon = "infinite" if figures["epsilon"] is None else figure(figures["epsilon"])
@@ -433,16 +438,20 @@ def statement_by_period(account: Account, stated_delta: float) -> dict[str, Any]
     renewals = list(account.renewing_now) or ([shown_renewal(labels)] if labels else [])
     by_renewal = {}
     for by in renewals:
+        # by label; "" is the account of every period that no release names
         accounts, cap = period_accounts(account, by), account.renewing_now.get(by)
         figures = {name: _of_period(of_period, stated_delta) for name, of_period in accounts.items()}
-        promise = next(iter(accounts.values())).protects
+        promise = next(iter(accounts.values())).protects  # the same in every account
         by_renewal[by] = {"cap": _shown(cap) if cap else None, "protects": str(promise) if promise else None,
                      "other": figures.pop(""), "periods": figures}  # fmt: skip
     return by_renewal
 
 
 def _of_analyst(account: Account, delta: float) -> dict[str, Any]:
-    """Return the cap, spending and remaining budget of an analyst, and the number of releases."""
+    """Return the cap, spending and remaining budget of an analyst's account, and the number of releases.
+
+    The spending is stated at the delta of the analyst's cap, or without one at `delta`.
+    """
     cap = account.limit()
     return {"cap": _shown(account.caps[-1]) | {"currency": cap.currency} if cap else None,
             "spent": _figures(account, account.spent, cap.delta if cap else delta),
@@ -453,7 +462,8 @@ def _of_analyst(account: Account, delta: float) -> dict[str, Any]:
 def _of_period(account: Account, stated_delta: float) -> dict[str, Any]:
     """Return spending, remaining budget and number of releases of the account of one month or year, ready for JSON."""
     cap = account.limit()
-    delta = cap.delta if cap else 0.0 if account.currency == PURE else stated_delta
+    delta_without_cap = 0.0 if account.currency == PURE else stated_delta
+    delta = cap.delta if cap else delta_without_cap
     left = {"remaining": _remaining(account), "remaining_epsilon": _remaining_epsilon(account)} if cap else {}
     before = {"charged_before": account.charged_before} if cap else {}
     return {**_figures(account, account.spent, delta), **left, "releases": len(account.releases), **before}
@@ -498,7 +508,10 @@ def notes(account: Account) -> list[str]:
 
 
 def _figures(account: Account, spending: Spending, delta: float) -> dict[str, Any]:
-    """Return epsilon at a delta, squared μ, pure epsilon and additive delta of a spending; infinity is None."""
+    """Return epsilon at a delta, squared μ, pure epsilon and additive delta of a spending; infinity is None.
+
+    The epsilon is at `delta`, which is the cap's delta if the account has a cap.
+    """
     cap = account.limit()
     figures = {
         "epsilon": cap.spent_epsilon(spending) if cap else spending.epsilon(account.currency, delta),
@@ -516,7 +529,8 @@ def _remaining(account: Account) -> float | None:
     cap = account.limit()
     if cap is None or cap.boundless:
         return None
-    delta = delta_left(cap.delta, max(account.spent.delta, Fraction(cap.reserved)))  # without additive deltas
+    # additive deltas have the larger of what they spent and what is reserved for them
+    delta = delta_left(cap.delta, max(account.spent.delta, Fraction(cap.reserved)))
     if delta < 0:
         return 0.0
     permitted = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, delta) ** 2
@@ -524,16 +538,16 @@ def _remaining(account: Account) -> float | None:
 
 
 def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
-    """Return one release.
+    """Return one release, given its row.
 
-    `own` is its cost alone, at its own delta, or at the delta of the totals if it has none; a pure one at its additive
-    delta.
+    `own` is its cost alone, at its own delta, or at the delta of the totals, `delta`, if it has none; a pure one at its
+    additive delta. `squared_mu` is counted in the privacy unit of the account.
     """
     counted, cost = float_above(account.counted(row).squared_mu), cost_from_text(row["cost"])
-    at = float_above(cost.delta) if cost.is_pure else row["delta"] or delta
-    epsilon = math.inf if is_public(row) else cost.epsilon_or_inf(min(at, MOST_DELTA))
+    own_delta = float_above(cost.delta) if cost.is_pure else row["delta"] or delta
+    epsilon = math.inf if is_public(row) else cost.epsilon_or_inf(min(own_delta, MOST_DELTA))
     costs = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row),
-            "own": {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": at}}  # fmt: skip
+            "own": {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": own_delta}}  # fmt: skip
     return _shown(row) | costs
 
 

@@ -5,6 +5,9 @@ entry cannot be changed, removed or inserted without changing the head. Every da
 can be shown without the entries of other datasets. Values that an auditor must not see (the dataset's name, which may
 be a path, and digests) enter as a hash with a random salt. The state of a release is not part of its link, because it
 changes.
+
+A row of the table `links` stores a link: the dataset, its `place` in the chain (from 1), the table (`entry`) and the
+`number` of its entry, the facts, the salt and the digest.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class Link:
 
 
 def sha256(content: object) -> str:
-    """Return the SHA-256 of canonical JSON."""
+    """Return the SHA-256, in hexadecimal, of `content` as canonical JSON."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -119,12 +122,12 @@ def contains(db: Database, digest: str) -> bool:
 
 
 def heads(db: Database) -> dict[str, int]:
-    """Return every link of every chain, by its digest, with the number of later links."""
+    """Return every link of every chain, by its digest, with the number of later links of its chain."""
     links = db.execute("SELECT digest, dataset, place FROM links").fetchall()
-    last = dict[str, int]()
+    last_places = dict[str, int]()
     for _, dataset, place in links:
-        last[dataset] = max(place, last.get(dataset, 0))
-    return {digest: last[dataset] - place for digest, dataset, place in links}
+        last_places[dataset] = max(place, last_places.get(dataset, 0))
+    return {digest: last_places[dataset] - place for digest, dataset, place in links}
 
 
 def append(db: Database, dataset: str, entry: str, row: Row, facts: Mapping[str, str] | None = None) -> str:
@@ -137,7 +140,10 @@ def _next(db: Database, table: str) -> int:
 
 
 def _insert(db: Database, dataset: str, entry: str, number: int, row: Row, facts: Mapping[str, str]) -> str:
-    """Append a link with an explicit `seq`, because a server numbers no rows before its triggers exist."""
+    """Append the link of the entry with a number in its table, and return the digest of the link.
+
+    Its own `seq` is explicit, because a server numbers no rows before its triggers exist.
+    """
     (place, before), salt = head(db, dataset), secrets.token_hex(32)
     digest = link_of(entry, row, facts, salt).digest(before)
     db.execute(
@@ -164,14 +170,14 @@ def _stored(link: Row, entries: Mapping[tuple[str, int], Row]) -> Link:
 
 
 def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
-    """Return every row that has a link, by table and number (`seq`), with the dataset's canonical name as `of`.
+    """Return every row that has a link, by table and number (`seq`), with the dataset's canonical name as column `of`.
 
     Columns that a later version stores in another table are included: those of `terms` in caps, of `protections` in
-    releases. A row without a dataset is one of its release's.
+    releases. A row without the column `dataset` belongs to the dataset of its release.
     """
     terms = {row["cap"]: row for row in tables["terms"]}
     protections = {row["release"]: row for row in tables["protections"]}
-    dataset = {row["release"]: row["dataset"] for row in tables["releases"]}
+    dataset_of = {row["release"]: row["dataset"] for row in tables["releases"]}
     further_columns = {
         "caps": lambda row: terms.get(row["seq"], {}),
         "releases": lambda row: protections.get(row["release"], {}),
@@ -180,7 +186,7 @@ def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
     entries = {}
     for table, columns_of in further_columns.items():
         for row in tables[table]:
-            name = canonical(row.get("dataset") or dataset.get(row["release"], ""))
+            name = canonical(row.get("dataset") or dataset_of.get(row["release"], ""))
             entries[table, row["seq"]] = {**columns_of(row), **row, "of": name}
     return entries
 
@@ -188,8 +194,7 @@ def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
 def findings(tables: Tables) -> Iterator[str]:
     """Yield the faults of the chains: links that do not follow their predecessor and entries without a link.
 
-    `last` has the place and digest of the last link of each dataset. An entry is removed when its link is seen, so that
-    those that remain have none.
+    An entry is removed from `entries` when its link is seen, so that those that remain have none.
     """
     entries, last = _entries(tables), dict[str, tuple[int, str]]()  # place and digest of each dataset's last link
     for link in tables["links"]:

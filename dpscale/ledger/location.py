@@ -40,9 +40,13 @@ def checked_address(ledger: str) -> str:
 
 
 def connection(ledger: str) -> dict[str, Any]:
-    """Return the libpq parameters of an address. Raises JobError like `checked_address`."""
+    """Return the libpq parameters of an address: host, port, dbname and its options, those that are not empty.
+
+    Raises JobError like `checked_address`.
+    """
     try:
         parts = urlsplit(ledger)
+        # older versions of Python refuse an empty query when they parse strictly
         port, strict = parts.port, bool(parts.query)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=strict))
     except ValueError:  # the text of the error would repeat the address
@@ -51,12 +55,15 @@ def connection(ledger: str) -> dict[str, Any]:
     database = unquote(parts.path.removeprefix("/"))
     if not database or "/" in database or NUL in database or "=" in database:
         raise _refused("an address without a database", "add one: postgresql://HOST/DATABASE")
-    named = {"host": unquote(parts.hostname or ""), "port": str(port or ""), "dbname": database}
-    return {name: value for name, value in (named | options).items() if value}
+    parameters = {"host": unquote(parts.hostname or ""), "port": str(port or ""), "dbname": database}
+    return {name: value for name, value in (parameters | options).items() if value}
 
 
 def _check(ledger: str, scheme: str, credentials: bool, options: dict[str, str]) -> None:
-    """Raise JobError for an address with another scheme, with secrets, or with options that are not permitted."""
+    """Raise JobError for an address with another scheme, with secrets, or with options that are not permitted.
+
+    `credentials` states whether the address has a user name or a fragment, which may be part of a password.
+    """
     if scheme != SCHEME:
         raise _refused(f"an address of {scheme}://", f"write {SCHEME}://, or the path of a file")
     if credentials or {"user", "password", "passfile"} & options.keys():
@@ -174,17 +181,20 @@ def mounts() -> list[tuple[str, str]]:
     import psutil
 
     try:
-        return [(one.mountpoint, REMOTE if REMOTE in one.opts.split(",") and WINDOWS else one.fstype)
-                for one in psutil.disk_partitions(all=True)]  # fmt: skip
+        return [(mount.mountpoint, REMOTE if REMOTE in mount.opts.split(",") and WINDOWS else mount.fstype)
+                for mount in psutil.disk_partitions(all=True)]  # fmt: skip
     except (OSError, psutil.Error):
         return []
 
 
 def kind_of(mounted: Iterable[tuple[str, str]], path: str) -> str:
-    """Return the file system of an absolute path: that of its longest mount point, the last one mounted if several."""
-    best, kind, path = "", "", slashed(os.path.normcase(path))
+    """Return the file system of an absolute path: that of its longest mount point, the last one mounted if several.
+
+    `mounted` has the mount points with their file systems, in mount order (`mounts`).
+    """
+    longest, kind, path = "", "", slashed(os.path.normcase(path))
     for mount, file_system in mounted:
         place = slashed(os.path.normcase(mount))
-        if len(place) >= len(best) and (path + "/").startswith(place.rstrip("/") + "/"):
-            best, kind = place, file_system
-    return "" if best == "/" and kind == "9p" else kind  # a sandbox may report its local root disk as 9p
+        if len(place) >= len(longest) and (path + "/").startswith(place.rstrip("/") + "/"):
+            longest, kind = place, file_system
+    return "" if longest == "/" and kind == "9p" else kind  # a sandbox may report its local root disk as 9p

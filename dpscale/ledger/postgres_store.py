@@ -133,7 +133,10 @@ class ServerStore:
 
     @contextmanager
     def transaction(self, writes: bool) -> Iterator[Database]:
-        """Run a transaction; reading an older ledger yields a copy in memory, and writing upgrades the server first."""
+        """Run a transaction; reading an older ledger yields a copy in memory, and writing upgrades the server first.
+
+        A closed ledger of an older version is not upgraded, so that writing yields a copy in memory too.
+        """
         if self._version < VERSION and writes:
             self._upgrade()
         with self._transaction(writes) as db:
@@ -230,7 +233,10 @@ def _copy_in_memory(db: Database, version: int) -> sqlite3.Connection:
 
 
 def _meaning(address: str, error: Any, lost: bool) -> DpscaleError:
-    """Return the error to report for one of the server, by its SQLSTATE (five characters) or its class (two)."""
+    """Return the error to report for one of the server, by its SQLSTATE (five characters) or its class (two).
+
+    `lost` states whether the connection is closed: then the outcome of the transaction is unknown.
+    """
     if lost:
         return unusable(address, "was lost, and the last change may be stored or not",
                         "run the same command again", Again)  # fmt: skip
@@ -310,7 +316,7 @@ def making(address: str) -> Iterator[Callable[[History], None]]:
         try:
             _check_durable(db, address)
             db.execute(BEGIN.format("READ COMMITTED", 1000 * CONNECTING))
-            db.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (APPLICATION_ID,))
+            db.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (APPLICATION_ID,))  # until the commit
             if is_there(db):
                 raise FileExistsError(address)
             yield lambda history: _write(Statements(db), history)

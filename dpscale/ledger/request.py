@@ -134,11 +134,14 @@ class Request:
         return account
 
     def limits(self, account: Account) -> Iterator[tuple[Account, Limit]]:
-        """Yield the limits that the request has to pass, with their accounts; none without a cap."""
-        for limited in filters(account, self.periods, self.protects, self.analyst):
-            limit = limited.admission(self.cost, self.protects)
+        """Yield the limits that the request has to pass, with their accounts; none without a cap.
+
+        `account` is that of the whole dataset; those that are yielded are of a period, of the analyst, or it.
+        """
+        for filtered in filters(account, self.periods, self.protects, self.analyst):
+            limit = filtered.admission(self.cost, self.protects)
             if limit:
-                yield limited, limit
+                yield filtered, limit
 
     def fits(self, account: Account) -> bool:
         """Return whether the history composed with this cost is within all caps of the dataset; True without a cap."""
@@ -151,21 +154,21 @@ class Request:
                                   self.job, self.analyst)  # fmt: skip
 
     def refusal(self, account: Account) -> BudgetError:
-        """Return the refusal; its search takes time, so call it outside the transaction.
+        """Return the error for a request that does not fit: that of the cap on the total, or of the fullest filter.
 
-        It is that of the total cap, or else of the period with the least budget left.
+        The search of the largest request that would fit takes time, so call it outside the transaction.
         """
         limits = list(self.limits(account))
-        refusing = [(limited, limit) for limited, limit in limits if not limit.admits(self.cost, self.public)]
+        refusing = [(filtered, limit) for filtered, limit in limits if not limit.admits(self.cost, self.public)]
 
         def rank(pair: tuple[Account, Limit]) -> tuple[bool, float]:
-            """Return a key that is largest for the cap on the total, then for the fullest period."""
-            limited, limit = pair
-            return not limited.renewal, limit.cap.spent_epsilon(limit.history)
+            """Return a key that is largest for caps that do not renew, then for the largest spent epsilon."""
+            filtered, limit = pair
+            return not filtered.renewal, limit.cap.spent_epsilon(limit.history)
 
-        limited, worst = max(refusing, key=rank)
+        refused, worst = max(refusing, key=rank)
         others = [limit for _, limit in limits if limit is not worst]
-        return refusal(limited, [worst, *others], self.cost, self.epsilon, self.delta, self.public)
+        return refusal(refused, [worst, *others], self.cost, self.epsilon, self.delta, self.public)
 
 
 def checked_name(field: str, name: object) -> str:
@@ -225,12 +228,10 @@ def refusal(
 ) -> BudgetError:
     """Return the error that states the requested, the remaining and the largest admissible epsilon.
 
-    `limits` have the cap, the history, and the number of group-privacy steps at which the request counts (`steps`).
-
     Parameters
     ----------
     account : Account
-        Account of the dataset, or of the period whose cap refuses the request.
+        Account of the dataset, or of the period or analyst, whose cap refuses the request.
     limits : sequence of Limit
         Limit of that account, then those of all other filters that the request has to pass.
     cost : Cost
@@ -247,25 +248,26 @@ def refusal(
                            "noise with a secret key", "remove the seed, or use data without a cap")  # fmt: skip
     where += f" in {account.period}" if account.period else f" by analyst {account.analyst!r}" * bool(account.analyst)
     limit = f"its cap of {cap}{_promise(account)}"
-    more = cost.for_group(steps).delta
+    added_delta = cost.for_group(steps).delta
     # an additive delta has its own limit, which a smaller epsilon does not help
-    if more and history.delta + more > cap.additive:
-        return _refused_delta(where, limit, cap, history, more)
+    if added_delta and history.delta + added_delta > cap.additive:
+        return _refused_delta(where, limit, cap, history, added_delta)
 
+    # epsilons are stated at the delta of the job, unless the cost has none there
     at = cap.delta if delta is None or math.isinf(cost.epsilon_or_inf(delta)) else delta
-    asked = cost.epsilon_or_inf(at) if epsilon is None else epsilon
+    requested = cost.epsilon_or_inf(at) if epsilon is None else epsilon
     largest = largest_epsilon(limits, cost, at)
-    worth = largest and largest >= SENSIBLE * max(asked, cap.epsilon)
-    fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if worth else "nothing more"
+    is_useful = largest and largest >= SENSIBLE * max(requested, cap.epsilon)
+    fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit"
     spent = f"spent epsilon {cap.spent_epsilon(history):.6g} and " if account.period else ""
     left = f"{spent}remaining epsilon {remaining_epsilon(cap, history):.6g} at delta {cap.delta:.6g}"
-    added = f" with additive delta {float_above(more):.6g}" if more else ""
+    added = f" with additive delta {float_above(added_delta):.6g}" if added_delta else ""
     left += f" with additive delta {float_above(history.delta):.6g} spent" if history.delta else ""
     return BudgetError(
         "privacy.epsilon",
-        f"requested epsilon {asked:.6g} at delta {at:.6g}{added} of {where}, {left} of {limit}",
-        fits,
-        _remedy(account, cap, cost, largest, asked),
+        f"requested epsilon {requested:.6g} at delta {at:.6g}{added} of {where}, {left} of {limit}",
+        fits if is_useful else "nothing more",
+        _remedy(account, cap, cost, largest, requested),
     )
 
 
@@ -276,10 +278,13 @@ def _promise(account: Account) -> str:
     return f", which protects {account.protects}" if account.renewing and account.protects else ""
 
 
-def _refused_delta(where: str, limit: str, cap: Cap, history: Spending, more: Fraction) -> BudgetError:
-    """Return the error for an additive delta that is larger than the remaining part of the cap's delta for it."""
+def _refused_delta(where: str, limit: str, cap: Cap, history: Spending, added: Fraction) -> BudgetError:
+    """Return the error for an additive delta that is larger than the remaining part of the cap's delta for it.
+
+    `where` names the dataset, `limit` the cap, and `added` is the requested additive delta.
+    """
     left = max(0.0, delta_left(cap.additive, history.delta))
-    got = (f"requested additive delta {float_above(more):.6g} of {where}, remaining additive delta"
+    got = (f"requested additive delta {float_above(added):.6g} of {where}, remaining additive delta"
            f" {left:.6g} of {limit}")  # fmt: skip
     return BudgetError("privacy.delta", got, f"at most {left:.6g}" if left else "none",
                        "lower it, or set another cap before the release")  # fmt: skip
@@ -291,9 +296,9 @@ def _remedy(account: Account, cap: Cap, cost: Cost, largest: float, requested: f
         return "release nothing more of it: a release with a seed showed its exact counts"
     if cap.currency == PURE and not cost.is_pure:
         return "give epsilon alone, for Laplace noise: a pure cap admits nothing else"
-    worth = largest and largest >= SENSIBLE * max(requested, cap.epsilon)
-    remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if worth else USED_UP
-    if account.renewal and not worth:
+    is_useful = largest and largest >= SENSIBLE * max(requested, cap.epsilon)
+    remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if is_useful else USED_UP
+    if account.renewal and not is_useful:
         remedy = f"release other {account.renewal}s, which have caps of their own, or raise the cap"
     if cost.is_pure and cap.currency != PURE:
         remedy += ", or give delta too: under a cap in gdp Gaussian noise costs less"
@@ -345,7 +350,7 @@ class CapRequest:
     def apply(self, db: Database) -> CapChange:
         """Insert the row of the cap into the ledger, unless the same cap is in force, and return what changes.
 
-        A cap limits one period, one analyst or, without either, the whole dataset.
+        A cap limits each period, one analyst or, without either, the whole dataset.
         """
         before, similar_name = ledgerrows.account(db, self.dataset), ledgerrows.known_near(db, self.dataset)
         cap = self._cap(before)
@@ -358,14 +363,14 @@ class CapRequest:
             after = replace(before, caps=[*before.caps, row])
         change = self._change(after, cap, similar_name)
 
-        latest = self._in_force(before)
-        is_new = latest is None or cap_of(latest) != cap
+        replaced = self._in_force(before)
+        is_new = replaced is None or cap_of(replaced) != cap
         if is_new or self._protected(before) != self._protected(after):
             ledgerrows.insert_cap(db, self.dataset, row)
         return change
 
     def _in_force(self, account: Account) -> Row | None:
-        """Return the row of the cap that this one replaces."""
+        """Return the row of the cap that this one replaces, which has the same scope; None if it is the first."""
         if self.period:
             return account.renewing_now.get(self.period)
         return next(iter((account.of_analyst(self.analyst) if self.analyst else account).caps[-1:]), None)
@@ -377,15 +382,14 @@ class CapRequest:
     def _cap(self, account: Account) -> Cap:
         """Return the cap, in the currency of the dataset.
 
-        The currency is that of the other caps; or that of the cap which this one replaces if something was released.
-
-        `_in_force` is the cap that this one replaces, if there is one.
+        The currency is that of the other caps in force; or that of the cap which this one replaces if something was
+        released. Otherwise it is free.
         """
         replaced = self._in_force(account)
         others = [row for row in (*account.caps[-1:], *account.renewing_now.values(), *account.personal[-1:])
                   if replaced is None or row["seq"] != replaced["seq"]]  # fmt: skip
-        fixed = next(iter(others), replaced if account.releases else None)
-        currency = cap_of(fixed).currency if fixed else ""
+        binding_cap = next(iter(others), replaced if account.releases else None)
+        currency = cap_of(binding_cap).currency if binding_cap else ""
         cap = new_cap(self.epsilon, self.delta, self.currency or currency)
         if currency not in ("", cap.currency):
             raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset with a cap in {currency}",
@@ -394,25 +398,27 @@ class CapRequest:
         return cap
 
     def _promise(self, account: Account) -> Protection | None:
-        """Return the promise of the cap. Raises BudgetError if caps by period do not bound it.
+        """Return the promise of the cap; None if nothing states one.
 
-        A promise is renewable for a period if its rows are in one such period, so that costs of different periods do
-        not add.
+        Raises BudgetError if caps by period do not bound it. A promise is renewable for a period if its rows are in one
+        such period, so that costs of different periods do not add.
         """
-        asked, where = self.protects, f"on dataset {account.name!r}"
+        requested, where = self.protects, f"on dataset {account.name!r}"
         if self.period is None:
-            promise = asked or account.protects
+            promise = requested or account.protects
             # caps by period bound only promises for rows in one period
             if promise and not renewable(promise) and account.renewing:
                 by = next(iter(account.renewing_now))
                 got = f"a cap on the total that protects {promise} {where}, which has a cap for each {by}"
                 raise not_renewable(promise, by, got, "cap.unit", "name another dataset")
             return promise
-        for stated in [*stated_promises(account), *([asked] if asked and asked.relation == REPLACE else [])]:
+        # a requested promise for units gets the period as its span (`renewed`); one for a replaced row cannot
+        replaces = [requested] if requested and requested.relation == REPLACE else []
+        for stated in [*stated_promises(account), *replaces]:
             if not renewable(stated):
                 got = f"a cap for each {self.period} {where}, which protects {stated}"
                 raise not_renewable(stated, self.period, got, "cap.period", "set a cap without a period, on the total")
-        return renewed(asked, self.period) if asked else promise_of(account, self.period)
+        return renewed(requested, self.period) if requested else promise_of(account, self.period)
 
     def _change(self, after: Account, cap: Cap, near: str | None) -> CapChange:
         """Return what the cap changes, for the account with it; `near` is a similar name if the dataset is new.

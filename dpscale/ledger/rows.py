@@ -120,9 +120,9 @@ def account(db: Database, dataset: str) -> Account:
 
     Older versions wrote names in other Unicode forms; their rows are included.
     """
-    same = [name for name in names(db) if canonical(name) == dataset]
-    caps = sorted((row for name in same for row in rows(db, CAPS, (name,))), key=_number)
-    releases = sorted((row for name in same for row in rows(db, RELEASES, (name,))), key=_number)
+    written_names = [name for name in names(db) if canonical(name) == dataset]
+    caps = sorted((row for name in written_names for row in rows(db, CAPS, (name,))), key=_number)
+    releases = sorted((row for name in written_names for row in rows(db, RELEASES, (name,))), key=_number)
     total = [row for row in caps if not row["period"] and not row["analyst"]]
     personal = [row for row in caps if row["analyst"]]
     return Account(
@@ -133,8 +133,9 @@ def account(db: Database, dataset: str) -> Account:
 def recorded_name(db: Database, dataset: str, job: JobEntry, release: str) -> str:
     """Return the name under which the ledger has the data of a default name; the name itself if it has none.
 
-    That is the name of the same release; the path of the files, which older versions used as a name; the name of a
-    release of these files; or that of a release of the same job whose files no longer exist, because they were moved.
+    A default name is a path that dpscale derives if the job states no dataset; it changes with the folders. The
+    recorded one is the name of the same release; the path of the files, which older versions used as a name; the name
+    of a release of these files; or that of a release of the same job whose files no longer exist, because they moved.
     """
     if not dataset.startswith(DEFAULT):
         return dataset
@@ -147,9 +148,9 @@ def recorded_name(db: Database, dataset: str, job: JobEntry, release: str) -> st
         return canonical(job.files)
     query = """SELECT dataset, job, files FROM releases JOIN protections ON protections.release = releases.release
         WHERE files <> '' ORDER BY releases.seq"""
-    stored = [(canonical(name), digest, files) for name, digest, files in db.execute(query).fetchall()]
-    same_files = [name for name, _, files in stored if files == job.files]
-    moved = [name for name, digest, files in stored
+    recorded = [(canonical(name), digest, files) for name, digest, files in db.execute(query).fetchall()]
+    same_files = [name for name, _, files in recorded if files == job.files]
+    moved = [name for name, digest, files in recorded
              if digest == job.digest and name.startswith(DEFAULT) and not is_there(files)]  # fmt: skip
     return next(iter([*same_files, *moved]), dataset)
 
@@ -158,8 +159,9 @@ def earlier_release(db: Database, dataset: str, job: JobEntry) -> Row | None:
     """Return the first release of the same job and dataset by another run; None if there is none."""
     if not job.digest:
         return None
-    same = [row for row in account(db, dataset).releases if row["job"] == job.digest and not job.is_of(row["release"])]
-    return same[0] if same else None
+    earlier = [row for row in account(db, dataset).releases
+               if row["job"] == job.digest and not job.is_of(row["release"])]  # fmt: skip
+    return earlier[0] if earlier else None
 
 
 def _number(row: Row) -> int:
@@ -182,34 +184,37 @@ def check_known(db: Database, dataset: str, files: str = "") -> None:
 
 
 def known_near(db: Database, dataset: str, others: set[str] | None = None) -> str | None:
-    """Return a dataset, among `others` or all, with a name similar to `dataset`; None if `dataset` is known.
+    """Return a dataset, among `others` or all, with a name similar to `dataset`; None if there is none.
+
+    None too if `dataset` is itself on the ledger.
 
     A new name that is similar to a known one may be a mistake, which would begin a new budget.
     """
     known = {canonical(name) for name in names(db)}
     if dataset in known:
         return None
-    return next((name for name in sorted(known if others is None else others) if _near(name, dataset)), None)
+    candidates = sorted(known if others is None else others)
+    return next((name for name in candidates if _near(name, dataset)), None)
 
 
 def _folded(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
-def _near(one: str, other: str) -> bool:
+def _near(known: str, new: str) -> bool:
     """Return whether names differ by at most two letters and in no digit (2025 and 2026 are two datasets).
 
-    Names that contain a slash must be equal after folding. Two paths are also near if one may contain the
-    files of the other.
+    Case and signs do not count. A new name with a slash must be equal otherwise. Two paths are also near if one may
+    contain the files of the other.
     """
-    if _is_path(one) and _is_path(other) and (_covers(one, other) or _covers(other, one)):
+    if _is_path(known) and _is_path(new) and (_covers(known, new) or _covers(new, known)):
         return True
-    one, other, slips = _folded(one), _folded(other), 0 if "/" in other else SLIPS
-    if _digits(one) != _digits(other):
+    known, new, slips = _folded(known), _folded(new), 0 if "/" in new else SLIPS
+    if _digits(known) != _digits(new):
         return False
     # the ratio of two names of n letters with k different ones is 1 - k / n
-    alike = 1 - slips / max(len(one), len(other), 2 * SLIPS)
-    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= alike
+    least_ratio = 1 - slips / max(len(known), len(new), 2 * SLIPS)
+    return difflib.SequenceMatcher(None, known, new, autojunk=False).ratio() >= least_ratio
 
 
 def _is_path(name: str) -> bool:
@@ -217,12 +222,13 @@ def _is_path(name: str) -> bool:
     return name.startswith(DEFAULT) or os.path.isabs(name)
 
 
-def _covers(one: str, other: str) -> bool:
+def _covers(path: str, other: str) -> bool:
     """Return whether a path, folder or glob contains or matches `other`, or both are globs of one folder."""
-    fixed, below = (re.split(r"[*?\[]", path, maxsplit=1)[0] for path in (one, other))
-    if fixed == one:
-        return other == one or other.startswith(one.rstrip("/") + "/")
-    return fnmatch.fnmatchcase(other, one) or (fixed == below and below != other)
+    before_glob, other_before_glob = (re.split(r"[*?\[]", text, maxsplit=1)[0] for text in (path, other))
+    if before_glob == path:  # no glob
+        return other == path or other.startswith(path.rstrip("/") + "/")
+    are_globs_of_one_folder = before_glob == other_before_glob and other_before_glob != other
+    return fnmatch.fnmatchcase(other, path) or are_globs_of_one_folder
 
 
 def _digits(name: str) -> str:
@@ -230,7 +236,10 @@ def _digits(name: str) -> str:
 
 
 def cap_row(cap: Cap, protects: Protection | None, period: str = "", analyst: str = "") -> Row:
-    """Return the row of a cap set now, with its currency, privacy unit, the period by which it renews, and analyst."""
+    """Return the row of a cap set now, with its currency, privacy unit, the period by which it renews, and analyst.
+
+    The columns of the privacy unit are NULL if the cap states none.
+    """
     unit_values = (None,) * 5
     if protects:
         unit_values = (protects.unit, protects.relation, protects.bound, protects.table, protects.span)  # type: ignore[assignment]
@@ -360,16 +369,17 @@ def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[
 
     `last` has the number of the last row of each table, which the ledger counts independently of the rows.
     """
-    wrong = []
+    faults = []
     for table in ROWS:
         if [row["seq"] for row in tables[table]] != list(range(1, last.get(table, 0) + 1)):
-            wrong.append(f"the rows of {table} are not numbered as they were written")
+            faults.append(f"the rows of {table} are not numbered as they were written")
+    # rows of other tables whose release was removed
     known = {row["release"] for row in tables["releases"]}
     for table, what in (("rounds", "has decided rounds"), ("protections", "protects somebody")):
         strangers = sorted({row["release"] for row in tables[table]} - known)
-        wrong += [f"release {name!r} {what} and is not there" for name in strangers]
-    wrong += [f"release {row['release']!r} {fault}" for row in tables["releases"] if (fault := _fault(row))]
-    return wrong + list(chain.findings(tables))
+        faults += [f"release {name!r} {what} and is not there" for name in strangers]
+    faults += [f"release {row['release']!r} {fault}" for row in tables["releases"] if (fault := _fault(row))]
+    return faults + list(chain.findings(tables))
 
 
 def _fault(row: Row) -> str:
@@ -378,11 +388,11 @@ def _fault(row: Row) -> str:
     The times of a release (reserved, committed, released) must be set up to its state and no further.
     """
     try:
-        positive = bool(cost_from_text(row["cost"]))
+        is_cost = bool(cost_from_text(row["cost"]))  # a cost of 0 is false
     except BudgetError:
-        positive = False
+        is_cost = False
     times = [row[f"{state}_at"] is not None for state in STATES]
-    if not positive:
+    if not is_cost:
         return "has no valid cost"
     if not re.fullmatch("[0-9a-f]{64}", str(row["plan_digest"])):
         return "has no valid plan digest"

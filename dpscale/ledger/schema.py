@@ -212,7 +212,7 @@ EIGHTH = (
                 OR (release = NEW.release AND part = NEW.part AND round = NEW.round))
             OR NOT EXISTS (SELECT 1 FROM releases WHERE release = NEW.release AND state = 'reserved')
         BEGIN SELECT RAISE(ABORT, 'a round is decided once, of a release that is reserved'); END""",
-    *(one for one in (*SECOND, *FOURTH, *FIFTH) if re.match(r"CREATE TRIGGER rounds_(?!insert)", one)),
+    *(sql for sql in (*SECOND, *FOURTH, *FIFTH) if re.match(r"CREATE TRIGGER rounds_(?!insert)", sql)),
 )
 COLUMNS_OF_NINE = (("protections", "analyst"), ("terms", "analyst"))
 NINTH = (
@@ -238,6 +238,7 @@ def table_statements() -> list[str]:
 
 def trigger_statements() -> list[str]:
     """Return the statements that create the triggers of the current version."""
+    # by name: a later version replaces the trigger of an earlier one
     named = {statement.split()[2]: statement for statement in schema(VERSION) if makes_trigger(statement)}
     return list(named.values())
 
@@ -344,15 +345,16 @@ ONWARD = """BEGIN
 def _numbered(table: str, version: int) -> str:
     """Return the body of the trigger that checks a row before it is inserted and gives it the next number.
 
-    Each check is an SQL condition and the text with which a row that satisfies it is refused.
+    Each check is an SQL condition and the text with which a row that satisfies it is refused: the check of every
+    version (INSERTED), and those that later versions added.
     """
     refused, why = INSERTED[table]
     checks = [(UNLINKED.format(table), NO_LINK)] if table in LINKED and version > FIRST_VERSION else []
     checks += [by_table[table] for added, by_table in UNNAMED.items() if table in by_table and version >= added]
-    also = "".join(f"\n    IF {condition} THEN RAISE EXCEPTION '{text}'; END IF;" for condition, text in checks)
+    added_checks = "".join(f"\n    IF {condition} THEN RAISE EXCEPTION '{text}'; END IF;" for condition, text in checks)
     return f"""BEGIN
     IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
-    IF {refused} THEN RAISE EXCEPTION '{why}'; END IF;{also}
+    IF {refused} THEN RAISE EXCEPTION '{why}'; END IF;{added_checks}
     UPDATE numbers SET seq = seq + 1 WHERE name = '{table}' RETURNING seq INTO NEW.seq;
     RETURN NEW; END"""
 
@@ -378,7 +380,7 @@ def _triggers(version: int) -> dict[tuple[str, str, int], str]:
     bodies |= {(table, "delete", ROW | BEFORE | DELETE): KEPT for table in tables}
     bodies |= {(table, "truncate", BEFORE | TRUNCATE): KEPT for table in tables}
     bodies[("releases", "update", ROW | BEFORE | UPDATE)] = FORWARD
-    bodies[("numbers", "update", ROW | BEFORE | UPDATE)] = ONWARD
+    bodies[("numbers", "update", ROW | BEFORE | UPDATE)] = ONWARD  # and these two replace KEPT
     return {(table, f"{table}_{event}", kind): body for (table, event, kind), body in bodies.items()}
 
 
@@ -404,7 +406,7 @@ def server_triggers(before: int | None = None) -> list[str]:
     before : int, optional
         Version whose triggers and numbers already exist.
     """
-    had = TRIGGERS[before] if before else {}
+    existing = TRIGGERS[before] if before else {}
     tables = rows_of(VERSION) if before is None else [table for table in ROWS if table not in rows_of(before)]
     numbers = [f"INSERT INTO numbers SELECT '{table}', coalesce(max(seq), 0) FROM {table}" for table in tables]
     functions = [
@@ -416,7 +418,7 @@ def server_triggers(before: int | None = None) -> list[str]:
         f"CREATE TRIGGER {name} BEFORE {_event(kind)} ON {table} FOR EACH {'ROW' if kind & ROW else 'STATEMENT'}"
         f" EXECUTE FUNCTION {name}()"
         for table, name, kind in TRIGGERS[VERSION]
-        if (table, name, kind) not in had
+        if (table, name, kind) not in existing
     ]
     return numbers + functions + triggers
 
@@ -461,5 +463,5 @@ CATALOGUE = f"""
 
 
 def expected_catalogue(version: int = VERSION) -> set[tuple[str, str, int, str]]:
-    """Return the result of CATALOGUE for an unmodified ledger."""
+    """Return the result of the query CATALOGUE for an unmodified ledger."""
     return {(table, name, kind, body) for (table, name, kind), body in TRIGGERS[version].items()}

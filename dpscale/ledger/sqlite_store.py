@@ -115,7 +115,10 @@ def remedy_of_copy(source: object, closed_at: str, target: object) -> str:
 
 
 def _closed_source(path: Path) -> tuple[Path, str] | None:
-    """Return a ledger in the folder that was closed when its history moved to `path`, with the time of that."""
+    """Return a ledger in the folder that was closed when its history moved to `path`, with the time of that.
+
+    None if there is none among the first entries of the folder. Files that are no ledger are passed over.
+    """
     for other in islice(sorted(path.parent.glob("*")), MOST_ENTRIES):
         with suppress(sqlite3.Error, UnicodeDecodeError, OSError, DpscaleError):
             if other != path and other.is_file() and not _has_log(other) and not is_of_upgrade(other, path):
@@ -153,6 +156,7 @@ def making(path: Path) -> Iterator[Callable[[History], None]]:
 
     The file is linked to `path` once the context ends without an exception. Raises FileExistsError if `path` exists.
     """
+    # SQLite could take the log of a lost ledger for that of the new one
     if os.path.exists(f"{path}-wal"):
         raise unusable(path, "is missing, but its -wal file exists", "restore both, or remove the -wal file")
     with failures(path), _draft(path) as draft:
@@ -220,16 +224,19 @@ def _is_sound(db: sqlite3.Connection) -> bool:
 
 
 def _add(db: sqlite3.Connection, first: int, last: int = VERSION) -> None:
-    """Apply all schema versions from `first` to `last` to an older ledger; its version stays as it is recorded."""
-    for step in range(first, last + 1):
-        for statement in STEPS[step]:
+    """Apply all schema versions from `first` to `last` to an older ledger; its version stays as it is recorded.
+
+    The rows that a version needs are written between its tables and its triggers.
+    """
+    for version in range(first, last + 1):
+        for statement in STEPS[version]:
             if not makes_trigger(statement):
                 db.execute(statement)
-        if step == NAMED:
+        if version == NAMED:
             db.execute("INSERT INTO identity VALUES (?)", (_first_name(db),))
-        if step == LINKED:
+        if version == LINKED:
             append_older(db, history(db).tables)
-        for statement in STEPS[step]:
+        for statement in STEPS[version]:
             if makes_trigger(statement):
                 db.execute(statement)
 
@@ -264,7 +271,7 @@ def rows_in_memory(
     version : int
         Version of the older ledger.
     closed : (str, str), optional
-        Row of `closed`.
+        Where the history of a closed ledger moved, and the time of its closing.
     """
     db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     for statement in table_statements():
@@ -445,7 +452,7 @@ class FileStore:
     def transaction(self, writes: bool) -> Iterator[sqlite3.Connection]:
         """Run a transaction; IMMEDIATE takes the write lock before the history is read, so writers are serialised.
 
-        Reading an older ledger yields a copy in memory, and so does a closed one; writing upgrades the file first.
+        Reading an older ledger yields a copy in memory; writing upgrades the file first, unless it is closed.
         """
         with failures(self.path), self._connection() as db:
             if writes:
@@ -453,8 +460,9 @@ class FileStore:
                 check_one_file(self.path)
                 if schema_version(db) < VERSION:
                     _upgrade(db, self.path)
-            changes = writes and schema_version(db) == VERSION  # else it is closed
-            with _begun(db, "IMMEDIATE" if changes else "DEFERRED"):
+            # a closed ledger of an older version was not upgraded and is only read
+            may_change = writes and schema_version(db) == VERSION
+            with _begun(db, "IMMEDIATE" if may_change else "DEFERRED"):
                 version = schema_version(db)
                 if version > VERSION:
                     raise unusable(self.path, f"has schema version {version}; {KNOWS}", "update dpscale")

@@ -52,10 +52,11 @@ def check_open(db: Database, place: object) -> None:
         target, closed_at = closed
         remedy = "use it in the job or as DPSCALE_LEDGER"
         if _is_lost(target):
-            lacks = f"restore it from a copy; {place} lacks the charges since its upgrade"
-            of_upgrade = sqlite_store.is_of_upgrade(place, target)
-            whole = lacks if of_upgrade else sqlite_store.remedy_of_copy(place, closed_at, target)
-            remedy = f"it is missing or damaged: {whole}"
+            if sqlite_store.is_of_upgrade(place, target):
+                repair = f"restore it from a copy; {place} lacks the charges since its upgrade"
+            else:
+                repair = sqlite_store.remedy_of_copy(place, closed_at, target)
+            remedy = f"it is missing or damaged: {repair}"
         raise BudgetError(
             FIELD,
             f"{place} is closed permanently: its history moved to {target}",
@@ -93,6 +94,7 @@ def move(source: Store, transaction: Callable[[], AbstractContextManager[Databas
     check_ledger_place(target)
     with source.transaction(writes=False) as db:
         history, moved_to = rows.history(db), rows.moved_to(db)
+        # a ledger that was closed for this target is an interrupted or a finished move
         if moved_to != target or sqlite_store.is_of_upgrade(source.path, moved_to):
             check_open(db, source.path)
     is_done = moved_to == target and there(target) and _copied_name(source, target) == history.name
@@ -112,6 +114,7 @@ def _moved(transaction: Callable[[], AbstractContextManager[Database]], target: 
         )
     making: Making = postgres_store.making(target) if is_address(target) else sqlite_store.making(Path(target))
     try:
+        # the transaction ends, which closes the old ledger, before `making` does the last step of the new one
         with making as fill, transaction() as db:
             if rows.moved_to(db) is None:
                 rows.insert_closed(db, target)
