@@ -132,7 +132,7 @@ def draft_job(
         return f"{key} = {toml_value(value).replace('e-0', 'e-') if isinstance(value, float) else toml_value(value)}"
 
     about, protected = chosen.get("about", {}), chosen.get("data", {})
-    given = {key: list(one) if isinstance(one, tuple) else one for key, one in written.items() if one}
+    given = {key: list(value) if isinstance(value, tuple) else value for key, value in written.items() if value}
     unit = draft.units[0] if draft.units else ""
     # a column that looks like an id is proposed in comments
     if unit and not protected:
@@ -144,15 +144,15 @@ def draft_job(
         ]
     else:
         row = "# one row is protected; privacy_unit and max_rows_per_unit protect persons"
-        proposal = [line(*one) for one in protected.items()] or [row]
+        proposal = [line(key, value) for key, value in protected.items()] or [row]
     workload = chosen.get("workload", [one_way()])
-    parts = [text for part in workload for text in ("", "[[workload]]", *_part_lines(part, line))]
+    part_lines = [text for part in workload for text in ("", "[[workload]]", *_part_lines(part, line))]
     return "\n".join([
         "# A draft: choose the budget, the protected unit and the queries. `dpscale plan` prints the errors.",
         "[about]", *(line(key, about[key]) if key in about else f'# {key} = ""' for key in AboutTable.model_fields), "",
-        "[data]", *(line(*one) for one in {"path": path, "domain": domain, **given}.items()), *proposal, "",
-        "[privacy]", *(line(*one) for one in chosen.get("privacy", BUDGET).items()), line("dataset", dataset),
-        *parts, "",
+        "[data]", *(line(*item) for item in {"path": path, "domain": domain, **given}.items()), *proposal, "",
+        "[privacy]", *(line(*item) for item in chosen.get("privacy", BUDGET).items()), line("dataset", dataset),
+        *part_lines, "",
     ])  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def one_way() -> dict[str, Any]:
 
 
 def _part_lines(part: Mapping[str, Any], line: Callable[[str, Any], str]) -> list[str]:
-    """Return the lines of a table [[workload]]."""
+    """Return the lines of a table [[workload]]; `line` writes a key with its value."""
     note = "  # a table for each attribute; 2 for each pair"
     return [line(key, value) + (note if key == "degree" else "") for key, value in part.items()]
 
@@ -184,7 +184,7 @@ def _check_new(option: str, path: str | None) -> None:
 
 def _names(columns: tuple[str, ...]) -> list[str]:
     """Return the names in lists that are separated by commas."""
-    return [name.strip() for one in columns for name in one.split(",") if name.strip()]
+    return [name.strip() for names in columns for name in names.split(",") if name.strip()]
 
 
 def near_job(path: str, folder: Path) -> str:
@@ -234,7 +234,7 @@ def check_domain(file: str, data: str | None, scheduler: str | None, as_json: bo
 
 
 def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> dict[str, Any]:
-    """Return the faults that one pass over the data finds."""
+    """Return the faults of the data that one pass over them finds, as `find_faults` does."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine.contribution_bounds import WARNING, find_faults
     from dpscale.engine.schedulers import resolve
@@ -248,32 +248,39 @@ def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> 
     return found
 
 
-def attribute_facts(one: Attribute) -> dict[str, Any]:
-    assumed = {} if one.search is None else {"assumed": True}
-    columns = {"columns": list(one.columns)} if len(one.columns) > 1 else {}
-    return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column, **columns, **assumed}
+def attribute_facts(attribute: Attribute) -> dict[str, Any]:
+    """Return the facts of an attribute for JSON; its cells are assumed if a private search will find them."""
+    assumed = {} if attribute.search is None else {"assumed": True}
+    columns = {"columns": list(attribute.columns)} if len(attribute.columns) > 1 else {}
+    return {"name": attribute.name, "kind": attribute.kind, "cells": attribute.size, "column": attribute.column,
+            **columns, **assumed}  # fmt: skip
 
 
-def _attribute_line(one: dict[str, Any]) -> str:
+def _attribute_line(facts: dict[str, Any]) -> str:
     """Return a line with the kind, number of cells and columns of an attribute."""
-    columns = ", ".join(one.get("columns", [one["column"]]))
-    made = "" if columns == one["name"] else f", from {columns}"
-    assumed = " (assumed: they are not public)" if one.get("assumed") else ""
-    return f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{assumed}{made}"
+    columns = ", ".join(facts.get("columns", [facts["column"]]))
+    made = "" if columns == facts["name"] else f", from {columns}"
+    assumed = " (assumed: they are not public)" if facts.get("assumed") else ""
+    return f"{facts['name']:>16}: {facts['kind']}, {facts['cells']} cells{assumed}{made}"
 
 
 def _fault_lines(checked: dict[str, Any]) -> list[str]:
-    """Return a line for all columns and one for each fault."""
+    """Return a line for all columns and one for each fault; none if no data were checked.
+
+    `checked` is the result of `find_faults`.
+    """
     if not checked:
         return []
     rows = f"{checked['columns_affected']} of {checked['columns']} columns have faults, in {checked['rows']:,} rows"
-    return [rows, *(f"{one['column']!r}: {one['fault']}{_count(one)}" for one in checked["faults"])]
+    return [rows, *(f"{fault['column']!r}: {fault['fault']}{_count(fault)}" for fault in checked["faults"])]
 
 
-def _count(one: dict[str, Any]) -> str:
+def _count(fault: dict[str, Any]) -> str:
     """Return the number of files or rows with a fault, and a few values."""
-    places = [f"in {one[name]:,} {name[: -1 if one[name] == 1 else None]}" for name in ("rows", "files") if name in one]
-    values = [f"for example {', '.join(map(repr, one['examples']))}"] if one.get("examples") else []
+    # "in 1 row", but "in 2 rows"
+    places = [f"in {fault[name]:,} {name[:-1] if fault[name] == 1 else name}"
+              for name in ("rows", "files") if name in fault]  # fmt: skip
+    values = [f"for example {', '.join(map(repr, fault['examples']))}"] if fault.get("examples") else []
     return "".join(f", {part}" for part in (*places, *values))
 
 
@@ -302,12 +309,12 @@ def _tables_text(summary: dict[str, Any]) -> str:
     return "\n".join([*map(_table, summary["tables"]), *(line for link in summary["links"] for line in _link(link))])
 
 
-def _table(one: dict[str, Any]) -> str:
+def _table(table: dict[str, Any]) -> str:
     """Return a line with the rows of a table, and its null and duplicate keys if it has a key."""
     keys = "no key"
-    if one["null_keys"] is not None:
-        keys = f"{one['null_keys']:,} null keys, {one['duplicate_keys']:,} rows with a duplicate key"
-    return f"table {one['name']}{' (public)' if one['public'] else ''}: {one['rows']:,} rows, {keys}"
+    if table["null_keys"] is not None:
+        keys = f"{table['null_keys']:,} null keys, {table['duplicate_keys']:,} rows with a duplicate key"
+    return f"table {table['name']}{' (public)' if table['public'] else ''}: {table['rows']:,} rows, {keys}"
 
 
 OTHERS = {"loops": "from a row to itself", "repeated": "that repeat a link"}
@@ -370,10 +377,10 @@ def installation_checks(quiet: bool, fresh: bool = False) -> list[dict[str, Any]
         with Bars(quiet) as progress:
             return {"checks": _named(audit(progress))}
 
-    known = cached_summary(
+    summary = cached_summary(
         ["selftest", versions()], tested, lambda made: all(check["passed"] for check in made["checks"]), fresh
     )
-    return list(known["checks"])
+    return list(summary["checks"])
 
 
 def _named(results: Sequence[tuple[str, bool, str]]) -> list[dict[str, Any]]:

@@ -10,6 +10,9 @@ one machine.
 Two names make this file reliable. Each submit creates `submission`: a driver's task that Dask restarts for an earlier
 one does nothing. Each driver creates `driver` when it starts: a lost driver that is still alive, for example on a
 machine that was suspended, finds another name, writes no more and stops. A lock protects changes of the file.
+
+The content of the file is a `DriverStatus`: these names, the `state`, the time `at` of the last change, the process of
+the driver, that of an `earlier` one, the tasks at work (`working`), and at the end the exit code and the error.
 """
 
 from __future__ import annotations
@@ -65,6 +68,7 @@ def submit(run: Run, engine: ClusterEngine) -> DriverStatus:
     known, submission = read_status(run.path), secrets.token_hex(8)
 
     def idle(status: DriverStatus) -> bool:
+        """Return whether no driver works: it ended or was cancelled, or is silent since `known` was read."""
         if status.get("state") not in AT_WORK or _stop_requested(run.path, status):
             return True
         return bool(known.get("silent") and status["at"] == known["at"])
@@ -74,7 +78,7 @@ def submit(run: Run, engine: ClusterEngine) -> DriverStatus:
         mine = change(run.path, idle, submission=submission, driver=None, state="submitted",
                             scheduler=address, earlier=_process(known), host=None, pid=None, exit_code=None,
                             error=None, working=None)  # fmt: skip
-    if mine:
+    if mine:  # otherwise another driver works
         try:
             _send(run.path, submission, engine, declared)
         except Exception:
@@ -87,7 +91,7 @@ def submit(run: Run, engine: ClusterEngine) -> DriverStatus:
 
 
 def _check_cluster(run: Run, engine: ClusterEngine) -> bool:
-    """Return whether workers declare DRIVER.
+    """Return whether workers declare DRIVER. Any worker may have the driver if none does.
 
     A ledger in a file needs a driver on the machine with its disk, so that all possible drivers must be on one machine.
 
@@ -115,7 +119,10 @@ def _check_cluster(run: Run, engine: ClusterEngine) -> bool:
 
 
 def _check_ledger(run: Run, client: Client, drivers: list[str], served: bool) -> None:
-    """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network."""
+    """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network.
+
+    `drivers` are the addresses of the workers that may have the driver; `served` states that a server has the ledger.
+    """
     ledger = run.job.privacy.ledger
     found, _ = ask(client, drivers, unreached if served else network_kind, ledger)
     for worker, fault in found.items():
@@ -164,12 +171,13 @@ def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
         raise JobError("run directory", f"the workers cannot see {path}", "a directory on shared storage",
                        "choose another --run-dir")  # fmt: skip
 
-    def stop_requested(status: DriverStatus) -> bool:
+    def awaits_driver(status: DriverStatus) -> bool:
+        """Return whether the run is not ended and its last submission is that of this task."""
         return status.get("submission") == submission and status["state"] in AT_WORK
 
     # the process of a driver that was lost before, if the status has one
     earlier = _process(read(folder))
-    if not change(folder, stop_requested, driver=name, state="running", earlier=earlier,
+    if not change(folder, awaits_driver, driver=name, state="running", earlier=earlier,
                                 host=socket.gethostname(), pid=os.getpid()):  # fmt: skip
         return 0  # ended, cancelled before its start, or submitted again
     try:
@@ -185,7 +193,7 @@ def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
 
 
 def _process(status: DriverStatus) -> str:
-    """Return the process of a driver in words; "" if there is none."""
+    """Return the process of a driver in words, or else that of the earlier one; "" if there is none."""
     return f"process {status['pid']} on {status['host']}" if status.get("pid") else str(status.get("earlier") or "")
 
 
@@ -324,7 +332,7 @@ def _cancelled() -> Cancelled:
 
 
 def _end(path: Path, allowed: Callable[[DriverStatus], bool], error: BaseException | None) -> int:
-    """Store how a run ended and return the exit code.
+    """Store how a run ended, if `allowed` holds for the status of a run at work, and return the exit code.
 
     Errors that are not dpscale's are stored by type only, because their text may describe records.
     """
@@ -371,11 +379,11 @@ def read(path: Path) -> DriverStatus:
 def _whole(status: DriverStatus) -> bool:
     """Return whether all entries that readers use are present."""
     state, at, working = status.get("state"), status.get("at"), status.get("working")
-    known = state in AT_WORK or (state in ENDED and isinstance(status.get("exit_code"), int))
-    works = working is None or (isinstance(working, dict) and working.keys() >= {"tasks", "done", "total"})
+    has_state = state in AT_WORK or (state in ENDED and isinstance(status.get("exit_code"), int))
+    has_tasks = working is None or (isinstance(working, dict) and working.keys() >= {"tasks", "done", "total"})
     return (
-        known
-        and works
+        has_state
+        and has_tasks
         and isinstance(at, (int, float))
         and isinstance(status.get("submission"), str)
         and ("driver" in status)
@@ -383,7 +391,7 @@ def _whole(status: DriverStatus) -> bool:
 
 
 def change(path: Path, allowed: Callable[[DriverStatus], bool], **changes: Any) -> bool:
-    """Change entries if `allowed(status)`; return whether it did."""
+    """Change entries of the file, and its time, if `allowed` holds for the present status; return whether it did."""
     with _locked(path):
         status = read(path)
         if not allowed(status):
@@ -395,11 +403,10 @@ def change(path: Path, allowed: Callable[[DriverStatus], bool], **changes: Any) 
 
 
 def read_status(path: Path) -> DriverStatus:
-    """Return the content of the file and whether a driver that should be working is silent.
+    """Return the content of the file with the entry `silent`: whether a driver that should be working sends nothing.
 
-    Clocks of machines differ, so a driver that seems silent by the clock is observed for a few heartbeats.
-
-    `at` is the time of the last heartbeat by the clock of the driver's machine.
+    `at` is the time of the last heartbeat by the clock of the driver's machine. Clocks of machines differ, so a driver
+    that seems silent by the clock is observed for a few heartbeats.
     """
     status = read(path)
     if not status:
@@ -428,6 +435,7 @@ class Silence:
         self._since = time.monotonic()
 
     def too_long(self, status: DriverStatus) -> bool:
+        """Return whether the status, which was just read, is the same for more than SILENT_SECONDS."""
         if status != self._last:
             self._last, self._since = status, time.monotonic()
         return time.monotonic() - self._since > SILENT_SECONDS

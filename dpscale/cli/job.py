@@ -171,7 +171,7 @@ PARTS = ("allocation", "searches", "units")  # charges of their own
 
 
 def _spent(summary: dict[str, Any]) -> str:
-    """Return the spent budget in words."""
+    """Return the spent budget in words, for the summary of `runner.end`."""
     charged, finished = summary["charged"], summary["how"] == "finished"
     if "ledger" in summary:
         return f"the ledger is not available to state the spent budget ({summary['ledger']})"
@@ -179,6 +179,7 @@ def _spent(summary: dict[str, Any]) -> str:
     if charged is None:
         return f"the charges of {' and '.join(parts)} are spent; there is no refund" if parts else "nothing was spent"
     figures = ", ".join(f"{name} {charged[name]:g}" for name in ("epsilon", "delta") if charged.get(name) is not None)
+    # a charge without figures of the job is stated by its cost
     cost = ", ".join(f"{name} {_decimal(value)}" for name, value in charged["cost"].items() if value not in ("0", None))
     after = (
         "answers can still be computed" if finished else "there is no refund, because some of its noise may be known"

@@ -111,8 +111,6 @@ def ledger_text(summary: dict[str, Any]) -> str:
 def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
     """Return the lines that `dpscale ledger show` prints on a dataset: unit, caps, what is spent and left, releases.
 
-    `_line` returns a labelled line, or none for an empty text.
-
     `dataset` is the statement of the ledger (`ledger.book.statement`). Entries that older ledgers lack are left out.
     """
     return [
@@ -143,19 +141,20 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
 
 
 def _in_words(dataset: dict[str, Any]) -> str:
-    """Return what was spent and what is left."""
+    """Return in one sentence what a dataset has spent and what is left."""
     figures, cap = dataset["spent"], dataset["cap"]
     number = len(dataset["releases"])
     epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.4g}"
-    said = f"{number:,} release{'s' * (number != 1)} spent epsilon {epsilon}"
+    spent = f"{number:,} release{'s' * (number != 1)} spent epsilon {epsilon}"
     if not cap:
-        return f"{said}; there is no cap on the total"
+        return f"{spent}; there is no cap on the total"
     left = dataset["remaining_epsilon"]
     more = f"one more release may have {left:.4g}" if left else "nothing is left"
-    return f"{said} of {cap['epsilon']:.4g}; {more}"
+    return f"{spent} of {cap['epsilon']:.4g}; {more}"
 
 
 def _line(label: str, text: str) -> list[str]:
+    """Return the line of a label, or none for an empty text."""
     return [f"  {label:<9} {text}"] if text else []
 
 
@@ -164,7 +163,10 @@ def _cap(cap: dict[str, Any] | None) -> str:
 
 
 def _spent(figures: dict[str, Any], currency: str) -> str:
-    """Return the spent epsilon and delta as text, with squared μ unless the currency is pure epsilon."""
+    """Return the spent epsilon and delta as text, with squared μ unless the currency is pure epsilon.
+
+    `figures` are those of a spending in a statement of the ledger.
+    """
     epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.6g}"
     amount = figures["pure_epsilon" if currency.startswith("pure") else "squared_mu"]
     cost = "" if amount is None or currency.startswith("pure") else f" (squared mu {amount:.6g})"
@@ -173,18 +175,18 @@ def _spent(figures: dict[str, Any], currency: str) -> str:
 
 
 def _left(figures: dict[str, Any], cap: dict[str, Any], currency: str) -> str:
-    """Return the budget left under a cap as text; empty if there is no cap.
+    """Return the budget left under a cap as text; empty if there is no cap, or one too large to compute with.
 
-    `remaining` is in the currency of the account: epsilon of pure DP, or squared μ of Gaussian DP. `remaining_epsilon`
-    is the epsilon of the largest single release that still fits, at the delta of the cap. Amounts of the currency add
-    up over releases, but these epsilons do not.
+    `figures` is the statement of an account. Its `remaining` is in the currency of the account: epsilon of pure DP, or
+    squared μ of Gaussian DP. `remaining_epsilon` is the epsilon of the largest single release that still fits, at the
+    delta of the cap. Amounts of the currency add up over releases, but these epsilons do not.
     """
     if figures["remaining"] is None:
         return ""
     # caps are stated in epsilon, so the largest release that fits is shown beside the exact amount
     unit = "epsilon" if currency.startswith("pure") else "squared mu"
-    one = f"epsilon {figures['remaining_epsilon']:.6g} at delta {cap['delta']:.6g}"
-    return f"{unit} {figures['remaining']:.6g}: one release of {one}"
+    largest = f"epsilon {figures['remaining_epsilon']:.6g} at delta {cap['delta']:.6g}"
+    return f"{unit} {figures['remaining']:.6g}: one release of {largest}"
 
 
 def _analyst(name: str, figures: dict[str, Any]) -> str:
@@ -197,16 +199,17 @@ def _analyst(name: str, figures: dict[str, Any]) -> str:
 def _by_period(dataset: dict[str, Any]) -> list[str]:
     """Return one line for each month or year of the data that releases name, and one for every other.
 
-    `one` has the accounts of the periods of one kind, their cap and their unit.
+    `stated` has the cap, the unit and the accounts of the months, or of the years.
     """
     lines = []
-    for by, one in dataset.get("by_period", {}).items():
-        lines += _line(f"by {by}", f"each {by} protects {one['protects'] or 'no unit yet'}, cap {_cap(one['cap'])}")
+    for by, stated in dataset.get("by_period", {}).items():
+        cap = stated["cap"]
+        lines += _line(f"by {by}", f"each {by} protects {stated['protects'] or 'no unit yet'}, cap {_cap(cap)}")
         # "any other" is the account of periods that no release has named
-        for name, figures in {**one["periods"], f"any other {by}": one["other"]}.items():
+        for name, figures in {**stated["periods"], f"any other {by}": stated["other"]}.items():
             # figures are in the currency of the cap, or of the dataset without one
-            currency = (one["cap"] or {}).get("currency") or dataset["currency"]
-            left = _left(figures, one["cap"], currency) if one["cap"] else ""
+            currency = (cap or {}).get("currency") or dataset["currency"]
+            left = _left(figures, cap, currency) if cap else ""
             before = f", charged before this cap: {count}" if (count := figures.get("charged_before")) else ""
             lines.append(f"    {name}: {_spent(figures, currency)}{f', left {left}' if left else ''}{before}")
     return lines
@@ -229,8 +232,8 @@ def _release(row: dict[str, Any]) -> str:
         words.append(f"additive delta {float(Fraction(delta)):.6g}")
     if period:
         words.append(f"period {period}")
-    stated = cost_from_text(json.dumps(row["cost"])).squared_mu
-    if row["squared_mu"] > stated * (1 + 1e-9):  # equal numbers may differ by rounding
+    own_squared_mu = cost_from_text(json.dumps(row["cost"])).squared_mu
+    if row["squared_mu"] > own_squared_mu * (1 + 1e-9):  # equal numbers may differ by rounding
         words.append("of another unit, so it counts more than once")
     if row.get("periods"):
         words.append(f"reads {_shown_periods(row['periods'])}")

@@ -26,10 +26,10 @@ def outcome(answered: Answered, path: Path) -> list[str]:
     lines, run = list[str](), near(str(path))
     with suppress(PlanError):  # the workload does not determine the total
         estimate, low, high = total(answered, LEVEL)
-        error = (high - low) / 4
+        error = (high - low) / 4  # an interval of 95 % is about four standard deviations long
         lines.append(f"about {rounded(estimate, error, 0)} ({between(low, high, error, 0)}) records, 95 % interval")
     domain = answered.estimates.workload.domain
-    lines += [f"  {one.sentence(domain)}" for one in findings(answered)]
+    lines += [f"  {finding.sentence(domain)}" for finding in findings(answered)]
     return [*lines, f"report: {os.path.join(run, 'report.html')}",
             f"tables for publication: {command()} publish {shlex.quote(run)}"]  # fmt: skip
 

@@ -91,7 +91,7 @@ def _selftest(given: str | None, quiet: bool) -> list[dict[str, Any]]:
         return installation_checks(quiet)
     try:
         checks = [
-            {name: one[name] for name in ("name", "passed", "detail")} for one in json.loads(read_text(Path(given)))
+            {name: check[name] for name in ("name", "passed", "detail")} for check in json.loads(read_text(Path(given)))
         ]
     except (OSError, ValueError, TypeError, KeyError):
         raise JobError("--selftest", f"{given} cannot be read", "the output of `dpscale selftest --json`",
@@ -103,7 +103,7 @@ def _selftest(given: str | None, quiet: bool) -> list[dict[str, Any]]:
 
 
 def _heads(ledger: str) -> dict[str, int]:
-    """Return the heads of a ledger's hash chains with the number of links before each; 0 for a given head."""
+    """Return the links of a ledger's hash chains, by digest, with the number of later links; 0 for a given head."""
     from dpscale.ledger import Ledger
 
     if re.fullmatch("[0-9a-f]{64}", ledger):
@@ -155,11 +155,14 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _optimality_line(found: dict[str, Any]) -> str:
-    """Return the result of the convex programs, or why none was solved, as a sentence."""
+    """Return the result of the convex programs, or why none was solved, as a sentence.
+
+    `found` is the result of `check_optimality`.
+    """
     if not found["solved"]:
         return f"optimality of strategies not checked: {found['why']}"
-    left = found["left_out"], found["too_large"]
-    others = f"; {left[0]} programs left out and {left[1]} spaces too large" if any(left) else ""
+    left_out, too_large = found["left_out"], found["too_large"]
+    others = f"; {left_out} programs left out and {too_large} spaces too large" if left_out or too_large else ""
     return (f"{found['solved']} convex programs of the Gram matrices in the bundle solved by cvxpy: the squared error "
             f"of a strategy is at most {found['ratio']:.9f} times the least{others}")  # fmt: skip
 
@@ -195,27 +198,29 @@ def publish(
     from dpscale.runs.manifest import check_outputs
 
     folder = Path(out) if out else Path(run_dir) / "published"
-    named = [[name.strip() for name in one.split(",")] for one in sets]
+    attribute_sets = [[name.strip() for name in names.split(",")] for names in sets]
     release = Release.open(run_dir)
     # refuse a run whose files were changed
-    for own in release.tables.values():
-        check_outputs(own.path, own.manifest["stages"])
-    folders = {name: folder if one is release else folder / name for name, one in release.tables.items()}
+    for table in release.tables.values():
+        check_outputs(table.path, table.manifest["stages"])
+    # the only table is the release itself
+    folders = {name: folder if table is release else folder / name for name, table in release.tables.items()}
     tables = {
-        name: _one(release.tables[name], own, named, degree, limit, formats, minimum) for name, own in folders.items()
+        name: _publish_table(release.tables[name], place, attribute_sets, degree, limit, formats, minimum)
+        for name, place in folders.items()
     }
     summary = {"published": str(folder), "tables": tables, **(tables["data"] if folder in folders.values() else {})}
     if as_json:
         click.echo(json.dumps(summary))
         return
-    for name, one in tables.items():
-        left = f", {one['left_out']} omitted (see its readme)" if one["left_out"] else ""
-        records = "" if one["total"] is None else f" of {one['total']:,} records"
-        click.echo(f"{name}: {one['sets']} tables{records}{left}")
+    for name, facts in tables.items():
+        left = f", {facts['left_out']} omitted (see its readme)" if facts["left_out"] else ""
+        records = "" if facts["total"] is None else f" of {facts['total']:,} records"
+        click.echo(f"{name}: {facts['sets']} tables{records}{left}")
     click.echo(f"published: {folder}")
 
 
-def _one(
+def _publish_table(
     release: Release,
     folder: Path,
     sets: list[list[str]],
@@ -224,7 +229,11 @@ def _one(
     formats: tuple[str, ...],
     minimum: int,
 ) -> dict[str, Any]:
-    """Publish one table and return its summary."""
+    """Publish one table of a release into a folder and return its summary.
+
+    `sets` are those of --set, lists of attributes; without them and --degree, the statements of the job are published
+    too.
+    """
     from dpscale.answers.publish import chosen, in_formats, publish as made, write_published
     from dpscale.runs.answers import published_statements
 
@@ -310,11 +319,11 @@ def compare(
 
 
 def _by_table(run: Run, data: Sequence[str]) -> dict[str, list[str]]:
-    """Return the paths of each table; those of the only table need no name."""
+    """Return the paths of each table, given as NAME=PATH; those of the only table need no name."""
     found: dict[str, list[str]] = {}
     for given in data:
         name, _, path = given.partition("=")
-        name, path = ("data", given) if "data" in run.tables else (name, path)
+        name, path = ("data", given) if "data" in run.tables else (name, path)  # "data" is the only table
         if name not in run.tables or not path:
             raise JobError("DATA", f"{given!r}", f"NAME=PATH, where NAME is {', '.join(run.tables)}",
                            "name the table of each path")  # fmt: skip

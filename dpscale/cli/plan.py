@@ -1,4 +1,9 @@
-"""Command `plan`: plan a job and print the expected errors, as text or JSON."""
+"""Command `plan`: plan a job and print the expected errors, as text or JSON.
+
+A *family* is a part of the workload: queries of one kind, such as marginals of a degree, or one SELECT statement. A
+*summary* has all figures on the plan of a table (`plan_summary`); an *overview*, of a job of several tables, has the
+division of its budget into `pieces`, the tables and links.
+"""
 
 from __future__ import annotations
 
@@ -112,16 +117,16 @@ def plan_job(  # noqa: PLR0913
         try:
             plans = make_plans(read, jobs, run_dir, fresh, engine)
             summaries = {
-                name: plan_summary(own, plans[name], engine, compare, error, rows) for name, own in jobs.items()
+                name: plan_summary(table, plans[name], engine, compare, error, rows) for name, table in jobs.items()
             }
-            for name, own in jobs.items() if costs else ():
-                summaries[name]["costs"] = _costs(own, plans[name], engine)
+            for name, table in jobs.items() if costs else ():
+                summaries[name]["costs"] = _costs(table, plans[name], engine)
             for name in jobs if certify else ():
                 summaries[name]["certificate"] = _certificate(plans[name])
             # notes are for machines and for --verbose
-            for one in summaries.values():
-                one["rows"] = rows
-                one["notes"] = one["notes"] if verbose or as_json else []
+            for summary in summaries.values():
+                summary["rows"] = rows
+                summary["notes"] = summary["notes"] if verbose or as_json else []
             if not overview:
                 summaries["data"]["attack_risk"] = planned_risk(read.table).describe()
         finally:
@@ -145,10 +150,11 @@ def plan_job(  # noqa: PLR0913
 def missing_words(job: Any) -> str:
     """Return a line on the words for readers that a job and its domains lack; empty if there are all."""
     lacking = [key for key, text in job.about if text is None and key != "notes"]
-    own = [axis for domain in job.declared.values() for axis in domain.axes
-           if all(axis.name not in one.names or axis.name == one.leaf for one in domain.hierarchies)]  # fmt: skip
-    untitled = [axis.name for axis in own if not axis.words.title]
-    more = f", … ({len(untitled)} of {len(own)})" if len(untitled) > 3 else ""
+    # without the levels of hierarchies above the leaves
+    axes = [axis for domain in job.declared.values() for axis in domain.axes
+            if all(axis.name not in tree.names or axis.name == tree.leaf for tree in domain.hierarchies)]  # fmt: skip
+    untitled = [axis.name for axis in axes if not axis.words.title]
+    more = f", … ({len(untitled)} of {len(axes)})" if len(untitled) > 3 else ""
     parts = [f"{', '.join(lacking)} in [about]"] if lacking else []
     parts += [f"title of {', '.join(untitled[:3])}{more}"] if untitled else []
     return f"words for readers that are missing: {'; '.join(parts)}" if parts else ""
@@ -168,8 +174,11 @@ def make_plans(
 ) -> dict[str, MeasurementPlan]:
     """Return the plan of every table; with a run directory, store the plans there."""
     if run_dir is None:
-        return {name: planning.make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
-                for name, own in jobs.items()}  # fmt: skip
+        plans = {}
+        for name, table in jobs.items():
+            workload = table.build_workload(table.read_domain())
+            plans[name] = planning.make_plan(table, table.planning_problem(workload), engine)
+        return plans
     directory = opening.begin_run(read, run_dir, fresh, files_accessible=False)
     with runner.remove_on_error(directory):
         runner.run_requested(directory, engine, "plan")
@@ -187,7 +196,7 @@ def plan_summary(
     """Return all figures of `dpscale plan`, as `--json` prints them.
 
     `wanted` is a family (None: all) and an error, for which the required ε is computed. `rows` is the assumed number of
-    rows. Parts that do not depend on options are cached by `known`.
+    rows. Figures that take long and do not depend on the other options are cached, by `inputs`.
     """
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.preview import (
@@ -203,28 +212,29 @@ def plan_summary(
 
     budget = read.answer_budget(read.read_domain())  # that of a plan may have the cells that a search has found
     # all on which the cached figures depend
-    known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
-             read.data.max_rows_per_unit, read.needs_marginals, read.engine.bytes, engine.workers, read.output.max_rows,
-             rows, [one.text for part in read.workload for one in part.statements]]  # fmt: skip
-    followed = planning.cached_summary(
-        known,
+    inputs = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
+              read.data.max_rows_per_unit, read.needs_marginals, read.engine.bytes, engine.workers,
+              read.output.max_rows, rows,
+              [statement.text for part in read.workload for statement in part.statements]]  # fmt: skip
+    cached = planning.cached_summary(
+        inputs,
         lambda: {
             "needs": _needs(read, measurement_plan, engine),
             **expected_errors(measurement_plan, budget),
             "columns": column_errors(read, measurement_plan, budget, rows),
         },
     )
-    families = followed["families"]
+    families = cached["families"]
     if wanted is not None and not families:
         raise JobError("--error", f"given for the adaptive mechanism {measurement_plan.mechanism}",
                        "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
     # an adaptive mechanism has no errors before its rounds, so its families are empty
     error, forecast = rms_error(families) if families else None, measurement_plan.forecast(budget)
-    chosen = (
-        families if wanted is None or wanted[0] is None else [one for one in families if _is_of(one, str(wanted[0]))]
-    )
+    chosen = families
+    if wanted is not None and wanted[0] is not None:
+        chosen = [family for family in families if _is_of(family, wanted[0])]
     if wanted is not None and not chosen:
-        names = [str(one["family"]) for one in families]
+        names = [str(family["family"]) for family in families]
         raise JobError("--error", repr(wanted[0]), ", ".join(names), nearest(str(wanted[0]), names))
     return {
         "mechanism": measurement_plan.mechanism,
@@ -232,11 +242,11 @@ def plan_summary(
         "counted_sets": len(measurement_plan.counted_sets),
         "noise": budget.noise,
         **forecast.summary,
-        **followed["needs"],
+        **cached["needs"],
         "notes": list(forecast.notes),
         "families": families,
-        "levels": followed["levels"],
-        "columns": followed["columns"],
+        "levels": cached["levels"],
+        "columns": cached["columns"],
         **({"time": time_summary(read)} if read.data.period else {}),
         "curve": [] if error is None else error_curve(read, error),
         "needed": None
@@ -259,14 +269,14 @@ def _costs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
     from dpscale.runs.stages.preview import expected_errors, rms_error
     from dpscale.workload import Workload
 
-    names = [one.name for part in read.workload for one in part.statements]
+    names = [statement.name for part in read.workload for statement in part.statements]
     if measurement_plan.evidence_plan is None or not names:
         what = "an adaptive mechanism" if names else "a job without SELECT statements"
         raise JobError("--costs", f"given for {what}", "a fixed plan of SELECT statements", "leave it out")
     budget, found = read.answer_budget(read.read_domain()), list[dict[str, Any]]()
-    whole = expected_errors(measurement_plan, budget)["families"]
+    families = expected_errors(measurement_plan, budget)["families"]
     for name in names:
-        others = [one for one in whole if not _is_of(one, name)]
+        others = [family for family in families if not _is_of(family, name)]
         if not others:
             continue
         rest = Workload(measurement_plan.workload.domain, measurement_plan.workload.max_sets)
@@ -278,7 +288,7 @@ def _costs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
 
 
 def _is_of(family: Mapping[str, Any], name: str) -> bool:
-    """Return whether a family with its degree has a name, with or without the degree."""
+    """Return whether a family has a name, stated with or without its degree, as in "marginals-2"."""
     return name in (family["family"], str(family["family"]).rpartition("-")[0])
 
 
@@ -319,8 +329,8 @@ def overview_text(overview: dict[str, Any]) -> list[str]:
     """Return the neighbouring relation and the division of the budget as lines."""
     first = f"{100 * overview['first_share']:.3g} % of the budget, which then decides the other shares"
     lines = [f"{'first measurement':>24}: {first}"] if overview["first_share"] else []
-    errors = [f"{name}: {one['error']:.3g}, of random links between tables with equal shares {one['random']:.3g}"
-              for name, one in (overview["linked_rows"] or {}).items()]  # fmt: skip
+    errors = [f"{name}: {link['error']:.3g}, of random links between tables with equal shares {link['random']:.3g}"
+              for name, link in (overview["linked_rows"] or {}).items()]  # fmt: skip
     head = ["Expected total variation of marginals over both ends of a link, for usual numbers of rows:"]
     return [
         overview["neighbours"],
@@ -340,7 +350,7 @@ def _piece_line(piece: dict[str, Any]) -> str:
     head = f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
     expected = piece["expected"]
     errors = _table_error(expected) if "rmse" in expected else _link_error(expected)
-    return "\n".join([head, *(f"{'':>26}{one}" for one in errors)])
+    return "\n".join([head, *(f"{'':>26}{line}" for line in errors)])
 
 
 def _table_error(expected: dict[str, Any]) -> list[str]:
@@ -350,7 +360,11 @@ def _table_error(expected: dict[str, Any]) -> list[str]:
 
 
 def _link_error(expected: dict[str, Any]) -> list[str]:
-    """Return the lines on the expected errors of a link: of its measurements, and relative to random links."""
+    """Return the lines on the expected errors of a link: of its measurements, and relative to random links.
+
+    `expected` has the standard deviation of the noise of each measurement (None if it is not made), `random` with the
+    relative error by number of links, and `loses`, a warning.
+    """
     labels = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings",
               "steps": "pairs of consecutive children"}  # fmt: skip
     if not any(expected.values()):
@@ -376,25 +390,27 @@ def plan_text(summary: dict[str, Any]) -> str:
             "",
             "expected error of an answer (root mean square, in records if no unit is named), and the worst set",
         ]
-        lines += [_family(one) for one in summary["families"]]
+        lines += [_family(family) for family in summary["families"]]
         lines += _means(summary["families"], summary.get("rows"))
         title = "error by level of a hierarchy, over the cells of all tables at the level"
         lines += ["", title, *map(_level, summary["levels"])] if summary["levels"] else []
-        at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
-        lines += ["", f"error by epsilon  {at}"]
+        curve = "  ".join(f"{point['epsilon']:g}: {point['error']:.3g}" for point in summary["curve"])
+        lines += ["", f"error by epsilon  {curve}"]
     lines += ["", *_columns(summary["columns"])] if summary.get("columns") else []
     if "time" in summary:
         lines += ["", *_time(summary["time"])]
     if costs := summary.get("costs"):
         lines += ["", "what each SELECT costs: the error of all others beside it, and without it"]
-        lines += [f"{one['error_beside']:>10.4g} {one['error_without']:>10.4g}  {one['statement']}" for one in costs]
+        lines += [
+            f"{cost['error_beside']:>10.4g} {cost['error_without']:>10.4g}  {cost['statement']}" for cost in costs
+        ]
     if summary["needed"]:
         needed = summary["needed"]
         lines.append(f"an error of {needed['error']:g} {needed['unit']} needs epsilon = {needed['epsilon']:.4g}")
     # errors of other mechanisms; those of sums have another unit
     if summary["compared"]:
-        sums = any(one["unit"] != "records" for one in summary["families"])
-        unit = "in records" + ", of sums relative to half their range" * sums
+        has_sums = any(family["unit"] != "records" for family in summary["families"])
+        unit = "in records" + ", of sums relative to half their range" * has_sums
         lines += ["", f"mechanisms, with the error of an answer {unit}", *map(_mechanism, summary["compared"])]
     lines += ["", *certificate_text(summary["certificate"])] if "certificate" in summary else []
     risk = [summary["attack_risk"]["sentence"]] if "attack_risk" in summary else []
@@ -405,25 +421,30 @@ def _means(families: Sequence[Mapping[str, Any]], rows: int | None) -> Iterator[
     """Yield the errors of means, which depend on the size of a group, and those of groups of equal parts of rows.
 
     The planned error of a mean is that of a group of GROUP records; it is inversely proportional to the size of the
-    group.
+    group. `rows` is the assumed number of rows.
     """
-    for one in families:
-        if not str(one["unit"]).endswith(f", of {GROUP:,} records"):
+    for family in families:
+        # other families are no means
+        if not str(family["unit"]).endswith(f", of {GROUP:,} records"):
             continue
-        unit, sizes = str(one["unit"]).partition(",")[0], [GROUP, GROUP // 10]
-        sizes += [max(rows * one["sets"] // one["queries"], 1)] if rows else []
-        errors = [f"± {figure(one['error'] * GROUP / size)} for a group of {size:,}" for size in sizes]
-        yield f"{'':>12}{one['family']}: {unit} {', '.join(errors)}"
+        unit, sizes = str(family["unit"]).partition(",")[0], [GROUP, GROUP // 10]
+        # each of the sets divides all rows into its groups
+        sizes += [max(rows * family["sets"] // family["queries"], 1)] if rows else []
+        errors = [f"± {figure(family['error'] * GROUP / size)} for a group of {size:,}" for size in sizes]
+        yield f"{'':>12}{family['family']}: {unit} {', '.join(errors)}"
 
 
 def _columns(columns: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the errors of ratios, variances and quantiles of SELECT statements."""
+    """Yield the errors of ratios, variances and quantiles of SELECT statements.
+
+    `columns` is the result of `column_errors`: the assumed number of records, and the errors of each such column.
+    """
     yield (f"ratios, variances and quantiles of SELECT if {columns['records']:,} records are spread evenly (--rows):"
            " expected error of a row, and of the worst")  # fmt: skip
-    for one in columns["columns"]:
-        few = f", {one['missing']:,} of {one['rows']:,} rows with too few records" if one["missing"] else ""
-        errors = ["none" if one[name] is None else figure(one[name]) for name in ("error", "worst")]
-        yield f"{errors[0]:>10} {errors[1]:>10}  {one['statement']}.{one['column']}{few}"
+    for column in columns["columns"]:
+        few = f", {column['missing']:,} of {column['rows']:,} rows with too few records" if column["missing"] else ""
+        error, worst = ("none" if column[name] is None else figure(column[name]) for name in ("error", "worst"))
+        yield f"{error:>10} {worst:>10}  {column['statement']}.{column['column']}{few}"
 
 
 def certificate_text(certificate: Mapping[str, Any]) -> Iterator[str]:
@@ -439,15 +460,15 @@ def certificate_text(certificate: Mapping[str, Any]) -> Iterator[str]:
     str
     """
     yield "squared error of a residual space at the whole budget: of the plan, by cvxpy and Clarabel, ratio"
-    for one in certificate["spaces"]:
-        names = ", ".join(one["attributes"]) or "the total"
-        several = f" ({one['spaces']:,} such spaces)" if one["spaces"] > 1 else ""
-        if one["ratio"] is not None:
-            yield f"{one['planned']:>14.8g} {one['optimum']:>14.8g} {one['ratio']:>12.9f}  {names}{several}"
+    for space in certificate["spaces"]:
+        names = ", ".join(space["attributes"]) or "the total"
+        several = f" ({space['spaces']:,} such spaces)" if space["spaces"] > 1 else ""
+        if space["ratio"] is not None:
+            yield f"{space['planned']:>14.8g} {space['optimum']:>14.8g} {space['ratio']:>12.9f}  {names}{several}"
 
     # spaces that are too large for the solver have no ratio
-    large = [one for one in certificate["spaces"] if one["ratio"] is None]
-    named = [", ".join(one["attributes"]) for one in large[:SHOWN_SPACES]]
+    large = [space for space in certificate["spaces"] if space["ratio"] is None]
+    named = [", ".join(space["attributes"]) for space in large[:SHOWN_SPACES]]
     if large:
         rest = " and others" if len(large) > SHOWN_SPACES else ""
         number = f"{certificate['too_large']:,} space{'s' * (certificate['too_large'] > 1)}"
@@ -462,7 +483,7 @@ GAPS = ("above_all_mechanisms", "above_plans_of_its_kind", "optimality_gap")
 def _by_class(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the figures with the gap to all mechanisms, where it is known, before that to plans of the same kind.
 
-    GAPS are the names of both figures in the text.
+    A gap is the squared error over a certified lower bound, less 1. GAPS are the names of both figures in the text.
     """
     bound, figures = summary.get("rmse_bound_all"), dict[str, Any]()
     for key, value in summary.items():
@@ -479,7 +500,9 @@ def _figure(key: str, value: Any) -> str:
         return "" if value is None else f"{percent(value)} of the squared error, certified"
     if isinstance(value, list):
         return "; ".join(value)
-    return figure(value) if isinstance(value, float) else whole(value) if isinstance(value, int) else str(value or "")
+    if isinstance(value, float):
+        return figure(value)
+    return whole(value) if isinstance(value, int) else str(value or "")
 
 
 def _family(family: dict[str, Any]) -> str:
@@ -492,15 +515,16 @@ def _family(family: dict[str, Any]) -> str:
     )
 
 
-def _level(one: dict[str, Any]) -> str:
-    name, tables = f"{one['hierarchy']}: {one['level'] or 'without a level'}", one["sets"]
-    cells = f"{one['queries']:,} cells of {tables:,} table{'s' * (tables > 1)}"
-    return f"{one['error']:>10.4g}  {name:<28} {one['nodes']:>9,} nodes, {cells}"
+def _level(level: dict[str, Any]) -> str:
+    """Return the line on the error of the counts at a level of a hierarchy."""
+    name, tables = f"{level['hierarchy']}: {level['level'] or 'without a level'}", level["sets"]
+    cells = f"{level['queries']:,} cells of {tables:,} table{'s' * (tables > 1)}"
+    return f"{level['error']:>10.4g}  {name:<28} {level['nodes']:>9,} nodes, {cells}"
 
 
-def _mechanism(one: dict[str, Any]) -> str:
-    error = "—" if one["error"] is None else f"{one['error']:.4g}"
-    return f"{error:>10}  {one['mechanism']:<24} {one['why'][:100]}"
+def _mechanism(compared: dict[str, Any]) -> str:
+    error = "—" if compared["error"] is None else f"{compared['error']:.4g}"
+    return f"{error:>10}  {compared['mechanism']:<24} {compared['why'][:100]}"
 
 
 def time_summary(job: TableJob) -> dict[str, Any]:
@@ -534,7 +558,7 @@ def time_summary(job: TableJob) -> dict[str, Any]:
 
 def _time(time: dict[str, Any]) -> list[str]:
     """Return the lines on a growing table: its periods, and errors as multiples of those of one period."""
-    errors = time["relative_error"].items()
+    errors = time["relative_error"].items()  # by kind of answer
     gap = "" if time["certified"] is None else f"; {percent(time['certified'])} above the minimum, certified"
     return [
         f"{time['periods']} periods, {time['first']} to {time['last']}, under one charge; protects {time['protects']}",

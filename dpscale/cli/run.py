@@ -106,10 +106,12 @@ def _run_stage(directory: Run, name: str, scheduler: str | None, quiet: bool, as
 
     A stage that the job does not request is no error, but one that this directory cannot have is.
     """
-    requested = {"allocate", *(one for one, known in STAGES.items() if known.enabled_by)}  # if the job asks for them
-    if name not in directory.stages and name not in requested:
+    # a job may leave these out
+    optional = {"allocate", *(stage for stage, facts in STAGES.items() if facts.enabled_by)}
+    if name not in directory.stages and name not in optional:
         raise JobError("stage", f"{name} of {directory.path}", ", ".join(directory.stages),
                        "run one of them, or use the directory of the whole run")  # fmt: skip
+    # changed data of a measured run are reported, and do not prevent a stage
     stage = directory.stages.get(name)
     if stage is not None and stage.spends:
         try:
@@ -428,7 +430,7 @@ def answer(  # noqa: PLR0913
 
 
 def _spent_on_dataset(job: Any) -> str:
-    """Return in words what the dataset of a job has spent."""
+    """Return in words what the dataset of a job has spent, according to its present ledger."""
     from dpscale.ledger.account import canonical
     from dpscale.runs.charge import account_of
 
@@ -452,9 +454,11 @@ def table_text(table: pa.Table) -> str:
     table : pyarrow.Table
         Rows of `Release.query`.
     """
-    names, rows, numeric = answers.shown_rows(table, SHOWN_ROWS)
+    names, rows, are_numbers = answers.shown_rows(table, SHOWN_ROWS)
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) if right else cell.ljust(width)
-                       for cell, width, right in zip(line, widths, numeric, strict=True)).rstrip()
-             for line in [names, *rows]]  # fmt: skip
+    lines = []
+    for cells in [names, *rows]:
+        padded = [cell.rjust(width) if is_number else cell.ljust(width)
+                  for cell, width, is_number in zip(cells, widths, are_numbers, strict=True)]  # fmt: skip
+        lines.append("  ".join(padded).rstrip())
     return "\n".join(lines + ["…"] * (table.num_rows > SHOWN_ROWS))

@@ -26,9 +26,11 @@ def schema() -> dict[str, Any]:
     The options of every mechanism, reconstruction and family are alternatives by its name.
     """
     content = short_form()
-    kinds, ways = _options(mechanism_names(), mechanism), _options(reconstruction_names(), reconstruction)
-    content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
-    content["$defs"]["ReconstructTable"] = _named("method", ways | {"auto": None}, ReconstructTable().method)
+    mechanisms = _options(mechanism_names(), mechanism)
+    reconstructions = _options(reconstruction_names(), reconstruction)
+    content["$defs"]["MechanismTable"] = _named("name", mechanisms, MechanismTable().name)
+    content["$defs"]["ReconstructTable"] = _named("method", reconstructions | {"auto": None}, ReconstructTable().method)
+    # the options of a family are keys of the part itself
     families = _options(family_names(), family_named)
     part = content["$defs"]["WorkloadSection"] | {"additionalProperties": False}
     part["properties"]["family"]["enum"] = [*families, PREDICATES]
@@ -59,7 +61,7 @@ def short_form() -> dict[str, Any]:
 
 
 def _options(names: Sequence[str], load: Callable[[str], Any]) -> dict[str, type[Settings]]:
-    """Return the options of all methods; those of other distributions that cannot be loaded are named in a warning."""
+    """Return the model of the options of each method; a plug-in that cannot be loaded is named in a warning."""
     found = {}
     for name in names:
         try:
@@ -70,12 +72,18 @@ def _options(names: Sequence[str], load: Callable[[str], Any]) -> dict[str, type
 
 
 def _named(key: str, kinds: Mapping[str, type[Settings] | None], default: str) -> dict[str, Any]:
-    """Return the schema of a table whose other keys are the options of the method named by `key`."""
+    """Return the schema of a table whose other keys are the options of the method named by `key`.
+
+    `kinds` has the model of the options of each method; None for a method whose options are not checked.
+    """
     return {"type": "object", "oneOf": [_kind(key, name, model, name == default) for name, model in kinds.items()]}
 
 
 def _kind(key: str, name: str, model: type[Settings] | None, default: bool) -> dict[str, Any]:
-    """Return the JSON schema of a table whose `key` has the value `name`, with the options of its model."""
+    """Return the JSON schema of a table whose `key` has the value `name`, with the options of its model.
+
+    `default` states that this is the method of a table without the key.
+    """
     properties = {} if model is None else model.model_json_schema()["properties"]
     for option in properties.values():
         if isinstance(option.get("default"), float) and math.isinf(option["default"]):

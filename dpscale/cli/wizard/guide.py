@@ -76,12 +76,12 @@ class Guide:
             `about`, `unit`, `bound`, `epsilon`, `delta`, and `tables`: mappings with `attributes` and `of`, the
             number of which means are asked; without `attributes` the counts of each one.
         """
-        left = [name for name in chosen["left_out"] if name in self.sketch.attributes]
-        numbers = {name: table for name, table in self.sketch.numbers.items() if table["from"] not in left}
-        kept = {name: table for name, table in self.sketch.attributes.items() if name not in left}
-        kept, numbers = (_changed(tables, chosen["changes"], group)
-                         for tables, group in ((kept, "attributes"), (numbers, "numbers")))  # fmt: skip
-        omitted = {**self.sketch.omitted, **dict.fromkeys(left, BY_PERSON)}
+        left_out = [name for name in chosen["left_out"] if name in self.sketch.attributes]
+        numbers = {name: table for name, table in self.sketch.numbers.items() if table["from"] not in left_out}
+        kept = {name: table for name, table in self.sketch.attributes.items() if name not in left_out}
+        numbers = _changed(numbers, chosen["changes"], "numbers")
+        kept = _changed(kept, chosen["changes"], "attributes")
+        omitted = {**self.sketch.omitted, **dict.fromkeys(left_out, BY_PERSON)}
         draft = replace(self.sketch, attributes=kept, numbers=numbers, omitted=omitted)
         path, domain, dataset = near_job(self.data, self.folder), self.files[0].name, dataset_of(self.data)
         written = draft_job(draft, path, domain, dataset, self.written, _sections(chosen))
@@ -94,7 +94,7 @@ class Guide:
         try:
             content = tomllib.loads(domain)
             read = Domain.from_dict({name: table for name, table in content.items() if name != "reviewed"})
-            found["attributes"] = [attribute_facts(one) for one in read.attributes]
+            found["attributes"] = [attribute_facts(attribute) for attribute in read.attributes]
             Job.parse(tomllib.loads(job), self.folder)
             Domain.from_dict(content)  # refuses a draft, so that it never leaves the memory
             found["plan"] = self._plan(domain, job)
@@ -145,13 +145,16 @@ class Guide:
             summary |= {"rows": None, "notes": [], "attack_risk": planned_risk(own).describe()}
             sets = planned.forecast(own.answer_budget(own.read_domain())).errors(MOST)
             text = "\n".join(filter(None, [plan_text(summary), missing_words(read)]))
-        largest = [{"unit": RECORDS, **one} for one in sorted(sets, key=lambda one: -float(one["error"]))[:SHOWN_SETS]]
+        worst_first = sorted(sets, key=lambda errors: -float(errors["error"]))
+        largest = [{"unit": RECORDS, **errors} for errors in worst_first[:SHOWN_SETS]]
         return {"sets": largest, "count": len(sets), "text": text, "curve": summary["curve"]}
 
 
 def shown(value: Any) -> str:
     """Return a value of a domain file as the text of a field, a list with a line for each value."""
-    return "\n".join(map(shown, value)) if isinstance(value, list) else value if isinstance(value, str) else repr(value)
+    if isinstance(value, list):
+        return "\n".join(map(shown, value))
+    return value if isinstance(value, str) else repr(value)
 
 
 def _changed(tables: Mapping[str, Any], changes: Sequence[Sequence[str]], group: str) -> dict[str, Any]:
@@ -161,7 +164,8 @@ def _changed(tables: Mapping[str, Any], changes: Sequence[Sequence[str]], group:
     """
     found = {}
     for name, table in tables.items():
-        texts = {key: text for where, own, key, text in changes if (where, own) == (group, name)}
+        texts = {key: text for section, named, key, text in changes if (section, named) == (group, name)}
+        # the kind comes first, because it decides how other texts are read
         changed = {**table, **{key: text for key, text in texts.items() if key == "kind"}}
         kind = str(changed.get("kind", ""))
         changed |= {key: _value(key, text, kind) for key, text in texts.items() if key != "kind"}
@@ -174,7 +178,7 @@ def _changed(tables: Mapping[str, Any], changes: Sequence[Sequence[str]], group:
 def _value(key: str, text: str, kind: str) -> Any:
     """Return the value of a field: a list by lines, labels by lines with =, a number where one is meant, or a text."""
     lines = [line for line in text.split("\n") if line.strip()]
-    if key == WORDS[3]:
+    if key == WORDS[3]:  # labels of values
         parts = (line.partition(" = " if " = " in line else "=") for line in lines)
         return {name.strip(): label.strip() for name, _, label in parts}
     if key in LISTS:
@@ -185,13 +189,15 @@ def _value(key: str, text: str, kind: str) -> Any:
 def _number(text: str) -> Any:
     """Return the number that a text states, else the text, which the reader of the file refuses."""
     text = text.strip()
-    return (int(text) if text.lstrip("+-").isdigit() else float(text)) if NUMBER.fullmatch(text) else text
+    if not NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
 def _sections(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of the job that a person has decided.
 
-    Sets with the same statistic are joined into one part of the workload.
+    Tables of the same statistic are joined into one part of the workload.
 
     `chosen` has the texts of the fields. An amount that equals its default (BUDGET) is written as the default.
     """
@@ -202,10 +208,12 @@ def _sections(chosen: Mapping[str, Any]) -> dict[str, Any]:
         part = {"family": MeanQueries.name, "of": table["of"]} if table.get("of") else one_way()
         if "attributes" in table:
             part.pop("degree", None)
-            # the part that differs from this one in its attributes only
-            same = next((own for own in workload if own == part | {"attributes": own.get("attributes")}), None)
+            # an earlier part that differs from this one in its attributes only
+            same = next(
+                (former for former in workload if former == part | {"attributes": former.get("attributes")}), None
+            )
             part["attributes"] = [*(same or {}).get("attributes", []), table["attributes"]]
-            workload = [own for own in workload if own is not same]
+            workload = [former for former in workload if former is not same]
         workload.append(part)
     about = {key: text.strip() for key, text in chosen["about"].items() if text.strip()}
     privacy = {key: BUDGET[key] if value == BUDGET[key] else value for key, value in amounts.items()}

@@ -165,7 +165,7 @@ class WizardRequest(BaseHTTPRequestHandler):
         return given is not None and secrets.compare_digest(given.value.encode(), self.server.session.encode())
 
     def _send(self, status: int, content: str, kind: str = "text/plain", cookie: str = "") -> None:
-        """Send an answer with its headers."""
+        """Send an answer with its headers; `kind` is the type of the content."""
         sent = content.encode()
         self.send_response(status)
         more = {"Content-Type": f"{kind or 'text/plain'}; charset=utf-8", "Content-Length": str(len(sent))}
