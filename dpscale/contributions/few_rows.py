@@ -1,6 +1,9 @@
 """NumPy functions of the rows of units: those of `unit_loops` and `unit_hashes.mixed` for few rows.
 
 To compile or to load the loops would take longer. `number_words` serves any number of rows.
+
+A unit has two *words*, which are its hash of 128 bits; a row has the words of its unit and a *value*, a hash that
+orders the rows of the unit. A *bucket* has all rows of some units.
 """
 
 from __future__ import annotations
@@ -28,23 +31,22 @@ Numbers = NDArray[np.uint16]  # bucket numbers
 def mixed(codes: NDArray[Any]) -> Words:
     """Return a 64-bit mix of each row's codes; `codes` has shape (attributes, rows)."""
     out = np.full(codes.shape[1], START, np.uint64)
-    for own in codes:
-        out = (out ^ own.astype(np.uint64)) * FACTOR
+    for codes_of_rows in codes:
+        out = (out ^ codes_of_rows.astype(np.uint64)) * FACTOR
         out ^= out >> SHIFT
     return out
 
 
 def number_words(numbers: Integers) -> Words:
-    """Return both words of integers.
+    """Return both words of integers, shape (n, 2).
 
-    pandas mixes 64-bit integers bijectively without a key, so the second word is the mix of a modified number.
-
-    `_mix` is bijective, so that two numbers never share a first word.
+    `_mix` is that of pandas, which has no key, so the second word is the mix of a modified number. It is bijective, so
+    that two numbers never share a first word.
     """
     words = np.empty((len(numbers), 2), np.uint64)
     for first in range(0, len(numbers), BLOCK):
-        own = numbers[first : first + BLOCK].astype(np.uint64)
-        words[first : first + BLOCK, 0], words[first : first + BLOCK, 1] = _mix(own), _mix(own ^ CHANGE)
+        block = numbers[first : first + BLOCK].astype(np.uint64)
+        words[first : first + BLOCK, 0], words[first : first + BLOCK, 1] = _mix(block), _mix(block ^ CHANGE)
     return words
 
 
@@ -68,7 +70,11 @@ def buckets_of(units: Words, separate: NDArray[np.uint8], salt: np.uint64, count
 
 
 def deal(units: Words, values: Words, buckets: Numbers, ends: Integers, out: Words) -> None:
-    """Append rows to their buckets and advance the ends; buckets without an end are skipped."""
+    """Append rows to their buckets in `out`, and advance the buckets' `ends` there.
+
+    Buckets without an end, which have rows that are not stored, are skipped. A row is stored as its unit's two words
+    and its value mixed with the second one.
+    """
     order, places = _sorted_by_bucket(buckets, ends)
     out[places, :2], out[places, 2] = units[order], values[order] ^ units[order, 1]
 
@@ -81,6 +87,7 @@ def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Fla
     """
     flags[:] = buckets == len(places)
     order, bit = _sorted_by_bucket(buckets, places)
+    # the first bit is the highest one of its byte
     flags[order] = (bits[bit >> 3] >> (7 - (bit & 7))) & 1 == 1
 
 
@@ -91,6 +98,7 @@ def _sorted_by_bucket(buckets: Numbers, ends: Integers) -> tuple[Integers, Integ
     """
     counts = np.bincount(buckets, minlength=len(ends))[: len(ends)]
     order = np.argsort(buckets, kind="stable")[: counts.sum()]
+    # the end of the row's bucket, plus the number of the row within it
     places = np.repeat(ends - np.cumsum(counts) + counts, counts) + np.arange(len(order))
     ends += counts
     return order, places
@@ -111,8 +119,8 @@ def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
     and value, so that the rows of a period are consecutive.
     """
     order, is_first = _by_unit(rows)
-    own = rows[order, 2] >> PERIOD_SHIFT
-    begins = is_first | (np.diff(own, prepend=own[:1]) != 0)
+    period = rows[order, 2] >> PERIOD_SHIFT
+    begins = is_first | (np.diff(period, prepend=period[:1]) != 0)
     number = np.cumsum(begins)  # of the period, from the first period of the first unit on
     # number of the last period of the units before
     earlier = np.maximum.accumulate(np.where(is_first, number - 1, 0))
@@ -122,7 +130,7 @@ def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
 
 
 def _by_unit(rows: Words) -> tuple[Integers, Flags]:
-    """Return the rows sorted by unit and value, equal ones in their order, and where a unit begins."""
+    """Return the numbers of the rows sorted by unit and value, equal ones in their order, and where a unit begins."""
     order = np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))
     units = rows[order, :2]
     return order, np.append(np.ones(len(rows[:1]), np.bool_), (units[1:] != units[:-1]).any(axis=1))

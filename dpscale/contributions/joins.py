@@ -110,26 +110,26 @@ class RowLookup:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.source, *(name for one in self.onward for name in one.names))
+        return (*self.source, *(name for lookup in self.onward for name in lookup.names))
 
     @property
     def nulls(self) -> str:
         return self.policies[0]
 
     def read(self, part: int) -> KeyedCodes:
-        """Read the rows of a part, one row per key: the one with the smallest hash of its values.
+        """Read the rows of a part of the keys, one row per key: the one with the smallest hash of its values.
 
-        The hash covers all attributes, and then the keys of other tables, so a key finds the same row in all joins.
-
-        Without duplicates, `one_a_key` refuses a second row with one key; else the row with the smallest hash remains.
+        The hash covers all attributes, and then the keys of other tables, so a key finds the same row in all joins. The
+        policy for duplicates may refuse a second row with one key instead.
         """
         words, values, wanted, references = self._rows(part)
         first = one_a_key(words, values, self.policies[3])
         whole = np.ones(len(first), bool)
         codes = [wanted[:, first]]
 
-        for one, reference in zip(self.onward, references, strict=True):
-            found, there = _looked_up(one, reference[0][first], reference[1][first])
+        # the rows to which these rows refer
+        for lookup, (keys, has_key) in zip(self.onward, references, strict=True):
+            found, there = _looked_up(lookup, keys[first], has_key[first])
             codes.append(found)
             whole &= there
         return KeyedCodes(words[first], _stacked(codes, len(first)), whole)
@@ -137,11 +137,10 @@ class RowLookup:
     def locate(self, keyed: KeyedCodes, words: Words, mine: Flags) -> tuple[Codes, Flags]:
         """Return the codes of the rows that keys name, and which keys do; refuse keys of no row unless dropped.
 
-        `mine` are the keys to look up, of those in `words`.
-
-        `keyed` has the keys of the rows with their codes; `whole` states whether all rows that such a row refers to are
-        there. A key that is not among them has the place -1.
+        `mine` marks the keys to look up, of those in `words`; codes of the others mean nothing. `keyed` is the part of
+        the table with these keys (`read`). A row counts as none if a row to which it refers is missing.
         """
+        # the place of each key in `keyed`, or −1
         at = places(keyed.words, words)
         if self.policies[1] != "drop" and (mine & (at < 0)).any():
             raise DataError(f"link {self.link}", "a key without a row", "the key of a row at both ends",
@@ -158,39 +157,36 @@ class RowLookup:
         """Return keys, hashes of the values, codes and the keys of onward lookups of the rows of a part.
 
         Two hashes order rows with equal keys: that of the values, and one that includes the keys of onward lookups for
-        ties.
-
-        The values that are hashed are those of all attributes with listed values (`listed`), so that the order of equal
-        keys does not depend on the attributes that this join takes (`source`). Attributes that are searched have no
-        fixed codes.
+        ties. They are of all attributes with listed values (`listed`), so that the order does not depend on the
+        attributes that this join takes (`source`). Attributes that are searched have no fixed codes.
         """
         domain = self.table.domain
         listed = [name for name in domain.names if domain[name].search is None]
         names = list(dict.fromkeys([*listed, *self.source.values()]))
         taken = [names.index(name) for name in self.source.values()]
         width = code_type(max((domain[name].code_count for name in self.source.values()), default=2))
-        columns = [*self.key, *(name for one in self.onward for name in one.at), *domain.columns(names)]
+        columns = [*self.key, *(name for lookup in self.onward for name in lookup.at), *domain.columns(names)]
         words, values, codes = [_no_words()], [_no_words()], [np.zeros((len(taken), 0), width)]
         references: list[list[tuple[Words, Flags]]] = [[(_no_words(), np.ones(0, bool))] for _ in self.onward]
 
         for partition in self.table.partitions:
             for batch in partition.batches(list(dict.fromkeys(columns))):
-                # `own` are the hashed keys, `has` the rows that have one; only rows of this part of the keys stay
-                own, has = key_words(batch, self.key, self.policies[2])
+                keys, has_key = key_words(batch, self.key, self.policies[2])
                 every, gone = encode_batch(domain, batch, names)
-                stays = has & in_part(own, part, self.parts) & (True if gone is None else ~gone)
-                others = [key_words(batch, one.at, one.nulls) for one in self.onward]
+                # rows without a key, of other parts, or that the domain drops are left out
+                stays = has_key & in_part(keys, part, self.parts) & (True if gone is None else ~gone)
+                others = [key_words(batch, lookup.at, lookup.nulls) for lookup in self.onward]
                 hashed = every[: len(listed)].T[stays].astype(np.int32)
                 ties = row_words(hashed, *(found[stays] for found, _ in others))
-                words.append(own[stays])
+                words.append(keys[stays])
                 values.append(np.stack([row_words(hashed)[:, 0], ties[:, 0]], axis=1))
                 codes.append(every[taken][:, stays].astype(width))
                 for kept, (found, known) in zip(references, others, strict=True):
                     kept.append((found[stays], known[stays]))
 
         joined = [
-            (np.concatenate([one for one, _ in reference]), np.concatenate([one for _, one in reference]))
-            for reference in references
+            (np.concatenate([found for found, _ in batches]), np.concatenate([known for _, known in batches]))
+            for batches in references
         ]
         return np.concatenate(words), np.concatenate(values), np.concatenate(codes, axis=1), joined
 
@@ -241,15 +237,14 @@ class CountLookup:
         return self.policies[0]
 
     def read(self, part: int) -> KeyedCodes:
-        """Count the children of the keys of a part.
+        """Count the children of the keys of a part, at most REACH times the bound of each.
 
-        Keys whose hash is in the part are counted. `hops` maps a child's key over further tables to the row that is
-        counted for.
+        `hops` maps a child's key over further tables to the key of the row that is counted for.
         """
-        domain, found, others = self.table.domain, [_no_words()], [np.empty((0, 4), np.uint64)]
+        domain, found, pairs = self.table.domain, [_no_words()], [np.empty((0, 4), np.uint64)]
         dropping = [name for name in domain.names if domain[name].drops and domain[name].search is None]
-        columns = [*self.key, *(name for one in self.far for name in one.at), *domain.columns(dropping)]
-        hops = composed([_hop(*one) for one in self.through]) if self.through else None
+        columns = [*self.key, *(name for lookup in self.far for name in lookup.at), *domain.columns(dropping)]
+        hops = composed([_hop(*step) for step in self.through]) if self.through else None
 
         for partition in self.table.partitions:
             for batch in partition.batches(list(dict.fromkeys(columns))):
@@ -267,16 +262,16 @@ class CountLookup:
                     stays &= True if gone is None else ~gone
 
                 # the other end of a pair must have a row; both ends identify the link
-                for one in self.far:
-                    words, has = key_words(batch, one.at, one.nulls)
-                    stays &= _looked_up(one, words, has)[1]
-                    others.append(np.concatenate([near, words], axis=1)[stays])
+                for lookup in self.far:
+                    words, has = key_words(batch, lookup.at, lookup.nulls)
+                    stays &= _looked_up(lookup, words, has)[1]
+                    pairs.append(np.concatenate([near, words], axis=1)[stays])
 
                 found.append(own[stays])
 
         words = np.concatenate(found)
         if self.far:  # a repeated pair is one link
-            first = np.unique(np.concatenate(others), axis=0, return_index=True)[1]
+            first = np.unique(np.concatenate(pairs), axis=0, return_index=True)[1]
             words = words[first]
 
         keys, counts = np.unique(words, axis=0, return_counts=True)
@@ -302,9 +297,9 @@ Lookup = RowLookup | CountLookup
 
 
 def _hop(table: Table, key: Columns, unit: Columns) -> UnitMap:
-    """Return the map from the keys of a table to the keys in other columns."""
-    found = [link_ends(part, (key, unit), "drop") for part in table.partitions]
-    words, units = (np.concatenate(own) for own in zip(*found, strict=True))
+    """Return the map from the keys of a table to the keys in other columns (`unit`); rows without one are left out."""
+    found = [link_ends(partition, (key, unit), "drop") for partition in table.partitions]
+    words, units = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     return UnitMap.made(words, units)
 
 
@@ -319,13 +314,13 @@ def _stacked(codes: Sequence[Codes], rows: int) -> Codes:
 
 
 def _looked_up(lookup: Lookup, words: Words, has: Flags) -> tuple[Codes, Flags]:
-    """Return the codes of keys and the mask of those with a row, part by part."""
-    whole, there = np.zeros((len(lookup.names), len(words)), np.uint8), np.zeros(len(words), bool)
+    """Return the codes of keys and the mask of those with a row, part by part; `has` marks the rows that have a key."""
+    found, there = np.zeros((len(lookup.names), len(words)), np.uint8), np.zeros(len(words), bool)
     for part in range(lookup.parts):
-        codes, own = lookup.locate(CACHE.keyed(lookup, part), words, has & in_part(words, part, lookup.parts))
-        whole = np.where(own, codes, whole)
-        there |= own
-    return whole, there
+        codes, matched = lookup.locate(CACHE.keyed(lookup, part), words, has & in_part(words, part, lookup.parts))
+        found = np.where(matched, codes, found)
+        there |= matched
+    return found, there
 
 
 class KeyedCache:
@@ -346,7 +341,7 @@ class KeyedCache:
                 known = lookup.read(part)
                 self._parts[lookup.token, part] = known
             self._parts.move_to_end((lookup.token, part))
-            while len(self._parts) > 1 and sum(one.nbytes for one in self._parts.values()) > lookup.memory:
+            while len(self._parts) > 1 and sum(kept.nbytes for kept in self._parts.values()) > lookup.memory:
                 self._parts.popitem(last=False)
             return known
 
@@ -360,7 +355,7 @@ CACHE = KeyedCache()
 
 
 def parts_of(rows: int, attributes: int, memory: int) -> int:
-    """Return the number of parts of keys so that one part fits a share of the memory while it is read."""
+    """Return into how many parts the keys of so many rows are divided, so that one fits the memory while it is read."""
     return min(max(-(-rows * (KEY_BYTES + 4 * attributes) * BUILDING // max(memory, 1)), 1), MOST_PARTS)
 
 
@@ -426,13 +421,13 @@ class JoinedPartition(KeyPartition):
         """
         present = super().columns()
         own = [name for name, source in self.join.own.items() if set(self.join.domain[source].columns) <= set(present)]
-        others = [name for lookup in self.join.lookups for name in lookup.names]
-        return [*present, *own, *others, *([PAIR] if self.join.pair else [])]
+        looked_up = [name for lookup in self.join.lookups for name in lookup.names]
+        return [*present, *own, *looked_up, *([PAIR] if self.join.pair else [])]
 
     def kinds(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         made = {PAIR: pa.large_string()} | dict.fromkeys(self.join.names, pa.uint32())
-        own = super().kinds([name for name in columns if name not in made])
-        return {name: own[name] if name in own else made[name] for name in columns}
+        stored = super().kinds([name for name in columns if name not in made])
+        return {name: stored[name] if name in stored else made[name] for name in columns}
 
     def types(self) -> dict[str, str]:
         return dict.fromkeys(self.join.names, "")
@@ -440,19 +435,19 @@ class JoinedPartition(KeyPartition):
     def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
         """Yield the named columns of the rows of the join: attributes as codes, other columns as they are.
 
-        `own` are attributes of the base table, and PAIR stands for the column of the pair of keys. `first` is the
-        number of the rows of the join before the batch, by which `without` numbers the rows that are left out.
+        `own` are the attributes of the base table among them. `first` is the number of the rows of the join before the
+        batch, because `without` numbers the rows that are left out among these.
         """
         join, first = self.join, 0
         own = {name: join.domain[join.own[name]] for name in columns if name in join.own}
         plain = [name for name in columns if name not in join.names and name != PAIR]
         # columns of the base table: as they are, of attributes, and of the keys of lookups
-        read = [*plain, *(column for one in own.values() for column in one.columns)]
+        read = [*plain, *(column for attribute in own.values() for column in attribute.columns)]
         read += [*(column for lookup in join.lookups for column in lookup.at), *(join.pair if PAIR in columns else ())]
 
         for batch in super().batches(list(dict.fromkeys(read)), ids if ids in plain else "", join.domain):
             found, stays = self._look_up(batch)
-            found |= {name: _cells(one, batch) for name, one in own.items()}
+            found |= {name: _cells(attribute, batch) for name, attribute in own.items()}
             found |= {PAIR: key_ids(batch, join.pair, nulls=False)} if PAIR in columns else {}
             found |= {name: batch[name] for name in plain}
             rows = int(np.count_nonzero(stays))
@@ -502,15 +497,18 @@ def _only(column: Any, stays: Flags) -> Any:
 
 
 def joined_table(table: Table, join: Join) -> Table:
-    """Return a table whose partitions return the columns of the join, each for all parts of the keys."""
+    """Return a table whose partitions return the columns of the join.
+
+    A partition of the base table becomes one for each combination of parts of the lookups' keys.
+    """
     parts = list(product(*(range(lookup.parts) for lookup in join.lookups)))
-    base = [{one.name: getattr(partition, one.name) for one in fields(partition)} for partition in table.partitions]
-    found = tuple(JoinedPartition(**own, join=join, part=part) for part in parts for own in base)
-    return replace(table, partitions=found)
+    base = [{item.name: getattr(partition, item.name) for item in fields(partition)} for partition in table.partitions]
+    joined = tuple(JoinedPartition(**values, join=join, part=part) for part in parts for values in base)
+    return replace(table, partitions=joined)
 
 
 def check_families(link: str, ends: Sequence[tuple[Table, Columns]]) -> None:
     """Raise DataError if the keys of two ends of a link cannot be compared, by the first file of each."""
-    for columns in zip(*(own for _, own in ends), strict=True):
+    for columns in zip(*(key for _, key in ends), strict=True):
         found = [family(table.partitions[0].kind(name), name) for (table, _), name in zip(ends, columns, strict=True)]
         one_family_of_keys(found, f"{columns[0]} of link {link}")

@@ -81,7 +81,8 @@ def coded_rows(
 ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
     """Return keys and codes of a partition's rows, without those dropped by the domain file or because of a null.
 
-    The policy of a key is "drop" or "reject". A row needs all keys, and a value that the domain does not drop.
+    Each key has an array of words, shape (rows, 2); codes have the shape (rows, attributes). The policy of a key is
+    "drop" or "reject". A row needs all keys, and a value that the domain does not drop.
 
     Parameters
     ----------
@@ -99,29 +100,29 @@ def coded_rows(
     words += [[np.empty((0, len(order)))]] if order else []
     rows = [np.empty((0, len(names)), np.int32)]
 
-    for batch in partition.batches(
-        list(dict.fromkeys([*(name for own, _ in keys for name in own), *domain.columns(names), *order]))
-    ):
+    read = list(dict.fromkeys([*(name for columns, _ in keys for name in columns), *domain.columns(names), *order]))
+    for batch in partition.batches(read):
         known = [key_words(batch, columns, nulls) for columns, nulls in keys]
         codes, gone = encode_batch(domain, batch, names) if names else (np.zeros((0, len(known[0][1])), np.uint8), None)
         stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)
-        columns = [own for own, _ in known] + ([order_batch(batch, order, partition.format.typed)] if order else [])
-        for kept, column in zip(words, columns, strict=True):
-            kept.append(column[stays])
+        arrays = [found for found, _ in known] + ([order_batch(batch, order, partition.format.typed)] if order else [])
+        for kept, array in zip(words, arrays, strict=True):
+            kept.append(array[stays])
         rows.append(codes.T[stays].astype(np.int32))
 
     return [np.concatenate(kept) for kept in words], np.concatenate(rows)
 
 
 def link_ends(partition: Partition, ends: Sequence[Columns], nulls: str) -> list[Words]:
-    """Return the keys at the ends of a partition's links.
+    """Return the keys at the ends of a partition's links, an array of words for each end.
 
-    `nulls` is the policy for a missing key; a link remains if it has the keys at all ends.
+    A row is a link, and `ends` has the columns with the key of each end. `nulls` is the policy for a missing key; a
+    link remains if it has the keys at all ends.
     """
     found: list[list[Words]] = [[np.empty((0, 2), np.uint64)] for _ in ends]
     for batch in partition.batches(list(dict.fromkeys(name for columns in ends for name in columns))):
         known = [key_words(batch, columns, nulls) for columns in ends]
-        stays = reduce(np.logical_and, (own for _, own in known))
+        stays = reduce(np.logical_and, (has for _, has in known))
         for kept, (words, _) in zip(found, known, strict=True):
             kept.append(words[stays])
     return [np.concatenate(kept) for kept in found]
@@ -141,7 +142,7 @@ def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[t
             kept.append(key_words(batch, columns, "drop"))
 
     return rows, [
-        (np.concatenate(words), np.concatenate(has)) for words, has in (zip(*own, strict=True) for own in found)
+        (np.concatenate(words), np.concatenate(has)) for words, has in (zip(*batches, strict=True) for batches in found)
     ]
 
 
@@ -160,15 +161,17 @@ def key_words(
     return reduce(_mixed, parts).words, ~missing
 
 
-def _mixed(one: Identities, other: Identities) -> Identities:
-    """Combine the words of the columns of a key."""
-    return Identities((one.words ^ (other.words >> np.uint64(31))) * ODD + other.words, one.missing | other.missing)
+def _mixed(first: Identities, second: Identities) -> Identities:
+    """Combine the words of two columns of a key; a row needs a value in both."""
+    words = (first.words ^ (second.words >> np.uint64(31))) * ODD + second.words
+    return Identities(words, first.missing | second.missing)
 
 
 def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Integers:
     """Return one row per key, in the order of the keys: the one with the smallest hash in `values`.
 
-    `words` are the keys and `values` the hashes of the rows, both with shape (rows, 2).
+    `words` are the keys and `values` the hashes of the rows, both with shape (rows, 2). Raises DataError for a second
+    row with one key if `duplicates` is "reject".
     """
     order = np.lexsort((values[:, 1], values[:, 0], words[:, 1], words[:, 0]))
     ranked = words[order]
@@ -193,7 +196,7 @@ def row_words(codes: NDArray[np.int32], *keys: Words) -> Words:
 
 
 def at_most(parents: Words, ends: Words, bound: int) -> NDArray[np.bool_]:
-    """Return the links within the contribution bound: each parent retains those with the smallest hashes.
+    """Return flags of the links within the contribution bound: each parent retains those with the smallest hashes.
 
     The hash depends on the parent and the other end, so the links that a parent retains depend only on its own links.
 
@@ -218,13 +221,16 @@ def at_most(parents: Words, ends: Words, bound: int) -> NDArray[np.bool_]:
 
 
 def check_order(partition: Partition, columns: Sequence[str]) -> None:
-    """Raise DataError for a column that is missing or has no order; the first may be a text."""
+    """Raise DataError for a column that is missing or has no order; the first may be a text.
+
+    Texts of a file without types may be numbers or times, and are ordered as these.
+    """
     kinds = partition.kinds(columns)
     for at, name in enumerate(columns):
         kind = kinds[name]
         kind = text_kind(kind.value_type if types.is_dictionary(kind) else kind)
-        text = is_text(kind) and (at == 0 or not partition.format.typed)
-        if not (text or _is_ordered(kind)):
+        is_allowed_text = is_text(kind) and (at == 0 or not partition.format.typed)
+        if not (is_allowed_text or _is_ordered(kind)):
             raise DataError(f"data column {name!r}", f"type {kind} in order_by", "numbers, dates or times",
                             "convert the column, or remove it from order_by")  # fmt: skip
 
@@ -262,7 +268,7 @@ def order_values(column: pa.Array | pa.ChunkedArray, typed: bool) -> Floats:
 
 
 def _of_texts(column: pa.Array) -> Floats:
-    """Return the numbers, or the times in seconds, that texts are."""
+    """Return the numbers, or the times in seconds, that texts are; infinite for other texts."""
     found = pc.if_else(pc.match_substring_regex(column, NUMBER), pc.utf8_trim_whitespace(column), None)
     found = found.cast(pa.float64())
     for form in TIMES:
@@ -282,7 +288,7 @@ def order_batch(batch: dict[str, pa.Array], columns: Sequence[str], typed: bool)
 
 
 def ranks(cells: NDArray[np.integer], values: Floats, words: Words) -> Integers:
-    """Return the position of every row in the order of all rows.
+    """Return the position of every row in the order of all rows: by cell, then by values, then by hash.
 
     Parameters
     ----------
@@ -293,7 +299,7 @@ def ranks(cells: NDArray[np.integer], values: Floats, words: Words) -> Integers:
     words : ndarray of uint64, shape (n, 2)
         Hashes of the rows.
     """
-    order = np.lexsort((words[:, 1], words[:, 0], *values.T[::-1], cells))
+    order = np.lexsort((words[:, 1], words[:, 0], *values.T[::-1], cells))  # the last key decides first
     found = np.empty(len(order), np.int64)
     found[order] = np.arange(len(order))
     return found
@@ -326,27 +332,27 @@ class KeyPartition(Partition):
 
     def columns(self) -> list[str]:
         present = super().columns()
-        return [*present, *(name for name, own in self.ids.items() if set(own) <= set(present))]
+        return [*present, *(name for name, key in self.ids.items() if set(key) <= set(present))]
 
     def has(self, column: str) -> bool:
-        return all(super(KeyPartition, self).has(one) for one in self.ids.get(column, (column,)))
+        return all(super(KeyPartition, self).has(name) for name in self.ids.get(column, (column,)))
 
     def kinds(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
-        own = super().kinds([name for name in columns if name not in self.ids])
-        return {name: own[name] if name in own else pa.large_string() for name in columns}
+        stored = super().kinds([name for name in columns if name not in self.ids])
+        return {name: stored[name] if name in stored else pa.large_string() for name in columns}
 
     def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
         """Yield the named columns and ids; the parameters are those of a partition.
 
         The ids of a key are a column of texts made from the columns of the key, which are read instead.
         """
-        made = {name: own for name, own in self.ids.items() if name in columns}
+        made = {name: key for name, key in self.ids.items() if name in columns}
         if not made:
             yield from super().batches(columns, ids, domain)
             return
 
         plain = [name for name in columns if name not in made]
-        read = list(dict.fromkeys([*plain, *(name for own in made.values() for name in own)]))
+        read = list(dict.fromkeys([*plain, *(name for key in made.values() for name in key)]))
         for batch in super().batches(read, ids if ids in plain else ""):
             yield {
                 name: key_ids(batch, made[name], rule=self.rule) if name in made else batch[name] for name in columns
@@ -366,6 +372,7 @@ def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True, rule
         Rule by which ids are compared (`unit_ids`).
     """
     words, has = key_words(dict(batch), columns, "drop", rule)
+    # the text has the hexadecimal digits of both words
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     octets = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)
     letters = np.stack([digits[octets >> 4], digits[octets & 15]], axis=2).reshape(len(words), -1)
@@ -448,7 +455,7 @@ class KeyedPart:
     @classmethod
     def joined(cls, pieces: Sequence[KeyedPart]) -> KeyedPart:
         """Return the rows of all pieces, in their order."""
-        words = tuple(np.concatenate(own) for own in zip(*(piece.words for piece in pieces), strict=True))
+        words = tuple(np.concatenate(arrays) for arrays in zip(*(piece.words for piece in pieces), strict=True))
         return cls(pieces[0].role, words, np.concatenate([piece.codes for piece in pieces]))
 
 
@@ -475,7 +482,8 @@ class KeyShard:
     def _segment(self, places: tuple[int, ...], ends: Integers) -> KeyedPart:
         """Return one segment of a shard's file: the words of its keys and the codes of its rows.
 
-        `places` are the arrays in the file, the last with the codes; `ends` are its first row and the end of its rows.
+        `places` are the arrays in the file, the last with the codes; `ends` are the part's first row and the end of its
+        rows.
         """
         first, count, columns = int(ends[0]), int(ends[1] - ends[0]), len(self.dealing.names)
         words = [self.file.read(place, first * KEY_WORDS, count * KEY_WORDS, np.uint64) for place in places[:-1]]
@@ -503,11 +511,11 @@ def deal_keys(
     segments = []
     for partition in partitions:
         words, codes = dealing.read(partition)
-        by = words[dealing.by] if through is None else through(words[dealing.by])[0]
-        part = part_of(by, dealing.parts)
+        key = words[dealing.by] if through is None else through(words[dealing.by])[0]
+        part = part_of(key, dealing.parts)
         order = np.argsort(part, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=dealing.parts))])
-        stored = [file.append(own[order]) for own in (*words, codes.astype(dealing.width))]
+        stored = [file.append(array[order]) for array in (*words, codes.astype(dealing.width))]
         segments.append((tuple(stored), starts))
 
     return KeyShard(dealing, file, tuple(segments))
@@ -530,14 +538,14 @@ class DividedMap:
         part = part_of(whole.units if by_unit else whole.words, parts)
         order = np.argsort(part, kind="stable")
         ends = np.cumsum(np.bincount(part, minlength=parts))[:-1]
-        return cls([UnitMap(whole.words[own], whole.units[own]) for own in np.split(order, ends)])
+        return cls([UnitMap(whole.words[rows], whole.units[rows]) for rows in np.split(order, ends)])
 
     def piece(self, part: int) -> UnitMap:
         """Return the map of a part."""
         return self.maps[part]
 
     def __sizeof__(self) -> int:
-        return sum(one.__sizeof__() for one in self.maps)
+        return sum(piece.__sizeof__() for piece in self.maps)
 
     def __repr__(self) -> str:
         return "DividedMap(hidden)"

@@ -3,6 +3,10 @@
 SipHash-2-4 of texts (Aumasson & Bernstein, 2012) and the mix of integers are those of pandas' `hash_array`. LANES texts
 are processed at a time, eight letters of each per word, so that SIMD instructions apply to several texts. This module
 is separate so that Numba is loaded where units are used and not by the import.
+
+Texts are bytes in `data`: text i is from offsets[i] to offsets[i + 1]. A *lane* is the number of a text in its block.
+`held` has the words of the texts of a block, shape (words, lanes); `counts` has the number of words of each text that
+is still to be hashed.
 """
 
 from __future__ import annotations
@@ -33,10 +37,10 @@ def mixed(codes: NDArray[Any]) -> Words:
     for first in range(0, rows, ROWS):
         part = out[first : first + ROWS]
         for column in range(columns):
-            own = codes[column, first : first + ROWS]
+            block = codes[column, first : first + ROWS]
             for k in range(len(part)):
-                a = (part[k] ^ np.uint64(own[k])) * FACTOR
-                part[k] = a ^ (a >> SHIFT)
+                product = (part[k] ^ np.uint64(block[k])) * FACTOR
+                part[k] = product ^ (product >> SHIFT)
 
     return out
 
@@ -56,13 +60,13 @@ def plain_words(data: NDArray[np.uint8], offsets: Integers, keys: Words) -> tupl
     lengths, counts = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     for first in range(0, rows, LANES):
         many = min(LANES, rows - first)
-        ends, own = offsets[first : first + many + 1], words[first : first + many]
-        most = _hold(data, ends, lengths, held)
+        block_offsets, block_words = offsets[first : first + many + 1], words[first : first + many]
+        most = _hold(data, block_offsets, lengths, held)
         _look(held, lengths[:many], most, marks)
-        _summarise(data, ends, marks, keys, own, plain[first : first + many], counts)
+        _summarise(data, block_offsets, marks, keys, block_words, plain[first : first + many], counts)
         if counts[:many].any():
-            _ids(held[:most], lengths, counts[:many], keys[0], own[:, 0])
-            _ids(held[:most], lengths, counts[:many], keys[1], own[:, 1])
+            _ids(held[:most], lengths, counts[:many], keys[0], block_words[:, 0])
+            _ids(held[:most], lengths, counts[:many], keys[1], block_words[:, 1])
 
     return words, plain
 
@@ -85,8 +89,9 @@ def _hold(data: NDArray[np.uint8], offsets: Integers, lengths: Integers, held: W
 
 @njit(cache=True, nogil=True, inline="always")
 def _eight(data: NDArray[np.uint8], at: int, end: int) -> np.uint64:
-    """Return eight letters, or the remaining ones."""
+    """Return the eight letters from `at` on as a word, or the remaining ones before `end`, and zeros."""
     left, found = end - at, U(0)
+    # a whole word is in the data, though perhaps not in the text
     if at + 8 <= len(data):
         found = word(data, U(at))
         return found if left >= 8 else found & ((U(1) << U(8 * left)) - U(1))
@@ -99,7 +104,8 @@ def _eight(data: NDArray[np.uint8], at: int, end: int) -> np.uint64:
 def _look(held: Words, lengths: Integers, most: int, marks: Words) -> None:
     """Mark letters that are not printable ASCII, and letters other than digits and minus, in the bytes' top bits.
 
-    `mine` has the top bit of each byte that belongs to the text. Adding a constant to a byte below 128 sets its top bit
+    `marks` has both for each lane, shape (2, lanes): a bit is set if a word of the text has such a letter there. `mine`
+    has the top bit of each byte that belongs to the text. Adding a constant to a byte below 128 sets its top bit
     exactly for letters from some letter on, so that two sums decide for eight letters at a time.
     """
     marks[:] = 0
@@ -110,6 +116,7 @@ def _look(held: Words, lengths: Integers, most: int, marks: Words) -> None:
             letters = held[k, lane]
             # at least "0" (0x30 + 0x50 = 0x80) and not above "9" (0x3A + 0x46 = 0x80)
             digits = (letters + EACH * U(0x50)) & ~(letters + EACH * U(0x46))
+            # printable: at least "!" (0x21 + 0x5F = 0x80), and not above "~" (0x7F + 0x01 = 0x80)
             marks[0, lane] |= ~((letters + EACH * U(0x5F)) & ~(letters + EACH) & ~letters) & mine
             marks[1, lane] |= ~(digits | _is(letters, 45)) & mine
 
@@ -122,22 +129,20 @@ def _summarise(
     """Find the plain texts, hash integers and long texts, and count the words of the others.
 
     `marks` are those of `_look` for a text of at most HELD words. A text is plain if it can be hashed as it is:
-    printable ASCII, or a whole number, which is hashed as that number.
-
-    `offsets` are the starts of the texts in `data`. Lane is the number of a text in its block. `counts` receives the
-    words of a text that still must be hashed, 0 for those that are hashed here; `words` receives both hashes of these.
+    printable ASCII, or a whole number, which is hashed as that number. `counts` receives the words of a text that still
+    must be hashed, 0 for those that are hashed here; `words` receives both hashes of these.
     """
     for lane in range(len(plain)):
         start, end, counts[lane] = offsets[lane], offsets[lane + 1], 0
-        seen, within = marks[0, lane] == 0, marks[1, lane] == 0
+        is_printable, is_like_number = marks[0, lane] == 0, marks[1, lane] == 0
         # `_look` has not seen all letters of a long text
         if end - start >= 8 * HELD:
-            seen, within = _looked_at(data, start, end)
+            is_printable, is_like_number = _looked_at(data, start, end)
         # a text: its words with the last one, which also has the length (SipHash)
-        if seen and not within:
+        if is_printable and not is_like_number:
             plain[lane], counts[lane] = True, (end - start) // 8 + 1
         # a whole number: the second hash mixes a number with some bits inverted
-        elif within and _is_whole(data, start, end):
+        elif is_like_number and _is_whole(data, start, end):
             number = _whole(data, start, end)
             words[lane, 0], words[lane, 1], plain[lane] = _mixed(number), _mixed(number ^ CHANGE), True
 
@@ -156,12 +161,12 @@ def _is(letters: np.uint64, letter: int) -> np.uint64:
 @njit(cache=True, nogil=True)
 def _looked_at(data: NDArray[np.uint8], start: int, end: int) -> tuple[bool, bool]:
     """Return whether all letters are printable ASCII, and whether all are digits or minus signs."""
-    seen, within = True, True
+    is_printable, is_like_number = True, True
     for place in range(start, end):
         letter = data[place]
-        seen &= 0x21 <= letter <= 0x7E
-        within &= 48 <= letter <= 57 or letter == 45
-    return seen, within
+        is_printable &= 0x21 <= letter <= 0x7E
+        is_like_number &= 48 <= letter <= 57 or letter == 45
+    return is_printable, is_like_number
 
 
 @njit(cache=True, nogil=True)
@@ -247,17 +252,20 @@ def _hashed(data: NDArray[np.uint8], start: int, end: int, keys: Words) -> tuple
 
     As SipHash demands, the last word has the remaining letters and, in its highest byte, the length modulo 256.
     """
-    one, other = _begun(keys[0]), _begun(keys[1])
+    state, second_state = _begun(keys[0]), _begun(keys[1])
     for first in range(start, end + 1, 8):
-        last = U(0) if end - first >= 8 else U((end - start) & 0xFF) << U(56)
-        eight = _eight(data, first, end) | last
-        one, other = _absorbed(one, eight), _absorbed(other, eight)
-    return _mixed(_ended(one)), _mixed(_ended(other))
+        length = U(0) if end - first >= 8 else U((end - start) & 0xFF) << U(56)
+        eight = _eight(data, first, end) | length
+        state, second_state = _absorbed(state, eight), _absorbed(second_state, eight)
+    return _mixed(_ended(state)), _mixed(_ended(second_state))
 
 
 @njit(cache=True, nogil=True)
 def _ids(held: Words, lengths: Integers, counts: Integers, key: Words, out: Words) -> None:
-    """Write `_hashed` under one key for all loaded texts that have a word count."""
+    """Write the hash of `_hashed` under one key for all loaded texts that have words to hash; others stay in `out`.
+
+    All texts of the block are hashed at once, word by word.
+    """
     states, many = np.empty((4, LANES), np.uint64), len(counts)
     states[0], states[1], states[2], states[3] = _begun(key)
     for k in range(len(held)):
@@ -271,12 +279,12 @@ def _ids(held: Words, lengths: Integers, counts: Integers, key: Words, out: Word
 def _absorb(states: Words, words: Words, lengths: Integers, counts: Integers, k: int) -> None:
     """Absorb word `k` of every text that has that many words; the last word contains the length."""
     for lane in range(len(counts)):
-        last = U(lengths[lane]) << U(56) if k == counts[lane] - 1 else U(0)
+        length = U(lengths[lane]) << U(56) if k == counts[lane] - 1 else U(0)
         state = (states[0, lane], states[1, lane], states[2, lane], states[3, lane])
-        a, b, c, d = _absorbed(state, words[lane] | last)
-        mine = k < counts[lane]
-        states[0, lane], states[1, lane] = a if mine else state[0], b if mine else state[1]
-        states[2, lane], states[3, lane] = c if mine else state[2], d if mine else state[3]
+        a, b, c, d = _absorbed(state, words[lane] | length)
+        has_word = k < counts[lane]
+        states[0, lane], states[1, lane] = a if has_word else state[0], b if has_word else state[1]
+        states[2, lane], states[3, lane] = c if has_word else state[2], d if has_word else state[3]
 
 
 @njit(cache=True, nogil=True)

@@ -76,24 +76,23 @@ class Identities:
 def family(kind: pa.DataType, unit: str, rule: str = "") -> str:
     """Return the family of ids that a column of this type can contain. Raises DataError for other types.
 
-    Only columns of one family can be compared: texts and whole numbers, real numbers, bytes, moments with a zone, and
-    local ones.
-
-    A `rule` of the job ("text" or "number") puts whole numbers, reals, texts and bytes into one family and refuses
-    dates. A column of nulls fits every family (ANY).
+    `one_family` says which families can be compared. A `rule` of the job ("text" or "number") puts whole numbers,
+    reals, texts and bytes into one family and refuses dates. A column of nulls fits every family (ANY).
     """
     if types.is_dictionary(kind):
         return family(kind.value_type, unit, rule)
     if types.is_null(kind):
         return ANY
 
-    # ANY stands here for a type that is none of these four
-    plain = WHOLE if types.is_integer(kind) or types.is_boolean(kind) else TEXTS if is_text(kind) else ANY
-    plain = REAL if types.is_floating(kind) or types.is_decimal(kind) else BYTES if is_bytes(kind) else plain
-    if rule and plain:
-        return rule
+    plain = ANY  # stays so for a type that is none of these four
+    if types.is_integer(kind) or types.is_boolean(kind):
+        plain = WHOLE
+    elif types.is_floating(kind) or types.is_decimal(kind):
+        plain = REAL
+    elif is_text(kind) or is_bytes(kind):
+        plain = TEXTS if is_text(kind) else BYTES
     if plain:
-        return plain
+        return rule or plain
 
     if rule or not (types.is_timestamp(kind) or types.is_date(kind)):
         takes = "whole numbers or texts" if rule else "whole numbers, texts, dates or times"
@@ -106,8 +105,8 @@ def family(kind: pa.DataType, unit: str, rule: str = "") -> str:
 def one_family(families: Iterable[str], unit: str, remedy: str = "convert the column") -> None:
     """Raise DataError if files of a table have ids that cannot be compared."""
     known = set(families) - {ANY}
-    numeric = known <= {WHOLE, REAL} or known <= {WHOLE, TEXTS}
-    if len(known) > 1 and not numeric:
+    are_comparable = known <= {WHOLE, REAL} or known <= {WHOLE, TEXTS}
+    if len(known) > 1 and not are_comparable:
         raise DataError(f"data column {unit!r}", f"{' in one file, '.join(sorted(known))} in another",
                         "ids of one type in all files", remedy)  # fmt: skip
 
@@ -130,7 +129,7 @@ def identities(column: pa.Array, unit: str, rule: str = "") -> Identities:
     """
     family(column.type, unit, rule)
     import_module("pandas")  # not at its first use, which depends on the values of units
-    rows: Any = slice(None)
+    rows: Any = slice(None)  # the entry of each row
     if pa.types.is_decimal(column.type):
         column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):
@@ -258,9 +257,9 @@ def _of_texts(texts: pa.Array) -> Identities:
     missing = np.zeros(len(texts), dtype=bool)
     if not plain.all():
         # the others are brought to their canonical form first
-        left = texts.filter(pa.array(~plain)).dictionary_encode()
-        own, rows = _of_spelled(tidy_texts(left.dictionary)), left.indices.to_numpy()
-        words[~plain], missing[~plain] = own.words[rows], own.missing[rows]
+        others = texts.filter(pa.array(~plain)).dictionary_encode()
+        entries, rows = _of_spelled(tidy_texts(others.dictionary)), others.indices.to_numpy()
+        words[~plain], missing[~plain] = entries.words[rows], entries.missing[rows]
 
     return Identities(words, missing)
 
@@ -268,9 +267,12 @@ def _of_texts(texts: pa.Array) -> Identities:
 def _of_spelled(texts: pa.Array) -> Identities:
     """Return the units of texts without blanks around them; a whole number in decimal digits is that number."""
     whole = pc.match_substring_regex(texts, PADDED)
+    # without leading zeros; empty for 0
     digits = pc.replace_substring_regex(texts, PADDED, r"\1\2")
     texts = pc.if_else(whole, pc.if_else(pc.equal(digits, ""), "0", digits), texts)
-    words, short = _text_words(texts), pc.and_(whole, pc.less(pc.binary_length(pc.ascii_ltrim(texts, "-")), 19))
+    words = _text_words(texts)
+    # numbers of at most 18 digits have the words of integers
+    short = pc.and_(whole, pc.less(pc.binary_length(pc.ascii_ltrim(texts, "-")), 19))
     words[_flags(short)] = number_words(texts.filter(short).cast(pa.int64()).to_numpy())
     return Identities(words, _flags(pc.equal(texts, "")))
 
@@ -294,6 +296,7 @@ def _trimmed(texts: pa.Array) -> pa.Array:
     if _is_ascii(texts):
         return pc.ascii_trim(texts, ASCII_BLANKS)
     texts = pc.utf8_normalize(pc.utf8_trim(texts, BLANKS), "NFC")
+    # what is removed within a text may leave blanks at its ends, or letters that NFC joins
     if pc.any(pc.match_substring_regex(texts, UNSEEN)).as_py():
         texts = pc.utf8_normalize(pc.utf8_trim(pc.replace_substring_regex(texts, UNSEEN, ""), BLANKS), "NFC")
     return pc.replace_substring_regex(pc.utf8_trim(texts, BLANKS), MINUS, "-")
@@ -321,11 +324,12 @@ def canonical_number(spelled: str) -> str:
     shift = int(power or 0) - len(fraction) + len(digits) - len(short)
     if shift < 0 or len(short) + shift > LONGEST:
         return f"{sign}{short}e{shift}"
-    return _lossless_type(spelled, sign + short + "0" * shift) if power else sign + short + "0" * shift
+    integer = sign + short + "0" * shift
+    return _lossless_type(spelled, integer) if power else integer
 
 
 def _lossless_type(spelled: str, exact: str) -> str:
-    """Return the integer that a text with an exponent denotes.
+    """Return the integer that a text with an exponent denotes; `exact` has its digits.
 
     Beyond 2⁵³ it is the integer of the float from which the text was written.
     """
@@ -334,6 +338,7 @@ def _lossless_type(spelled: str, exact: str) -> str:
 
 
 def _texts(texts: list[str]) -> pa.Array:
+    """Return texts as a column; lone surrogates are the bytes that they stand for (`tidy_text`)."""
     raw = pa.array([text.encode("utf-8", "surrogateescape") for text in texts], pa.large_binary())
     return raw.view(pa.large_string())  # a view does not validate UTF-8
 

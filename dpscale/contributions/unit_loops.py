@@ -1,6 +1,7 @@
 """Compiled loops that distribute rows to buckets of privacy units and find the rows beyond the contribution bound.
 
-This module is separate so that Numba is loaded where units are used and not by the import.
+This module is separate so that Numba is loaded where units are used and not by the import. `few_rows` has the same
+functions for few rows and explains their terms.
 """
 
 from __future__ import annotations
@@ -118,9 +119,9 @@ def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
         ranked = np.argsort(values[start : start + count], kind="mergesort")
         period, number, within = np.int64(-1), 0, 0
         for place in ranked:
-            own = np.int64(values[start + place] >> PERIOD_SHIFT)
-            if own != period:
-                period, number, within = own, number + 1, 0
+            period_of_row = np.int64(values[start + place] >> PERIOD_SHIFT)
+            if period_of_row != period:
+                period, number, within = period_of_row, number + 1, 0
             within += 1
             flags[order[start + place]] = within > bound or number > periods
 
@@ -151,16 +152,17 @@ def _by_unit(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray
 def _ranks(values: Words) -> np.uint64:
     """Return the rank of each of up to 16 values in four bits; equal values are ranked in their order.
 
-    There is no branch on values, because it would be mispredicted.
+    Of each pair of values, the larger one has its rank increased by 1. There is no branch on values, because it would
+    be mispredicted.
     """
     ranks = np.uint64(0)
     for i in range(1, len(values)):
-        value, own = values[i], np.uint64(0)
+        value, rank = values[i], np.uint64(0)
         for j in range(i):
             less = np.uint64(value < values[j])
             ranks += less << np.uint64(4 * j)
-            own += np.uint64(1) - less
-        ranks += own << np.uint64(4 * i)
+            rank += np.uint64(1) - less
+        ranks += rank << np.uint64(4 * i)
     return ranks
 
 
@@ -186,12 +188,9 @@ def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Fla
 def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the number of every row's unit, and the number of rows per unit.
 
-    The table `slots` has at least twice as many entries as rows, a power of two; `firsts` has the first row of each
-    unit.
-
-    A row is the two words of a unit's hash. It is an open-addressing hash table: a row starts at the slot of the lower
-    bits of its second word and moves on by one while another unit is there. Units are numbered in the order of their
-    first rows.
+    Units are numbered in the order of their first rows, which `firsts` has. `slots` is a hash table with open
+    addressing, whose entries are numbers of units, or −1; it has at least twice as many entries as rows, a power of
+    two. A row starts at the slot of the lower bits of its second word and moves on by one while another unit is there.
     """
     capacity = 16
     while capacity < 2 * len(rows):
@@ -220,15 +219,15 @@ def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]
 
 
 @njit(cache=True, nogil=True)
-def _largest(rows: Words, own: NDArray[np.int32], bound: int, flags: Flags) -> None:
-    """Flag all rows except the `bound` smallest, which are in a heap with the largest on top.
+def _largest(rows: Words, of_unit: NDArray[np.int32], bound: int, flags: Flags) -> None:
+    """Flag all rows of a unit except the `bound` smallest, which are in a heap with the largest on top.
 
-    `own` are the numbers of the unit's rows, and the value that is compared is the third word of a row.
+    `of_unit` are the numbers of the unit's rows, and the value that is compared is the third word of a row.
     """
-    heap = own[:bound].copy()
+    heap = of_unit[:bound].copy()
     for place in range(bound // 2 - 1, -1, -1):
         _sink(rows, heap, place)
-    for row in own[bound:]:
+    for row in of_unit[bound:]:
         if rows[row, 2] < rows[heap[0], 2]:
             flags[heap[0]] = True
             heap[0] = row
@@ -254,7 +253,7 @@ def _sink(rows: Words, heap: NDArray[np.int32], place: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _above(rows: Words, one: int, other: int) -> bool:
+def _above(rows: Words, row: int, other: int) -> bool:
     """Return whether a row is larger than another, by value and then by position."""
-    a, b = rows[one, 2], rows[other, 2]
-    return a > b or (a == b and one > other)
+    value, other_value = rows[row, 2], rows[other, 2]
+    return value > other_value or (value == other_value and row > other)

@@ -5,7 +5,7 @@ stored as the two words of its unit and the hash of its values. The file also co
 the original order, with which decisions are mapped back to the rows. All rows of a unit are in one bucket, so that
 buckets can be processed independently. Buckets are small, and several are read at a time. The hash key belongs to the
 run and the encryption key to the file, so the data on disk reveal nothing about ids, even to a reader who knows all
-possible ids.
+possible ids. A *piece* has the rows of a segment in the buckets of one batch.
 
 *Ranges of the hash.*
 Rows are exchanged between workers by them, so that all rows of a unit meet. A table whose rows exceed the memory
@@ -89,9 +89,7 @@ class UnitMap:
 
     @classmethod
     def joined(cls, pieces: Sequence[UnitMap]) -> UnitMap:
-        return cls(
-            *(np.concatenate(own) for own in ([piece.words for piece in pieces], [piece.units for piece in pieces]))
-        )
+        return cls(np.concatenate([piece.words for piece in pieces]), np.concatenate([piece.units for piece in pieces]))
 
     def __sizeof__(self) -> int:
         return self.words.nbytes + self.units.nbytes
@@ -103,7 +101,7 @@ class UnitMap:
 
 
 def composed(hops: Sequence[UnitMap]) -> UnitMap:
-    """Return the composition of all hops."""
+    """Return the composition of all hops: the map from the keys of the first one to the units of the last one."""
     whole = hops[-1]
     for hop in reversed(hops[:-1]):
         whole = hop.then(whole)
@@ -111,9 +109,10 @@ def composed(hops: Sequence[UnitMap]) -> UnitMap:
 
 
 def places(known: Words, words: Words) -> Integers:
-    """Return the position of each word pair among sorted ones; −1 if absent.
+    """Return the position of each of `words` among `known`, which are sorted; −1 if it is not there.
 
-    If first words differ, they decide the place alone; the second word is compared at the end in any case.
+    If the first words of all known ones differ, they decide the place alone; the second word is compared at the end in
+    any case.
     """
     if not len(known):
         return np.full(len(words), -1)
@@ -205,13 +204,14 @@ class Shard:
         first, end = batch * self.dealing.together, (batch + 1) * self.dealing.together + 1
         return [self._piece(segment, segment.starts[first:end]) for segment in self.segments]
 
-    def _piece(self, one: Segment, starts: Integers) -> BucketedRows:
+    def _piece(self, segment: Segment, starts: Integers) -> BucketedRows:
+        """Return the rows of a segment in consecutive buckets with these starts."""
         start, count = int(starts[0]), int(starts[-1] - starts[0])
-        words = self.file.read(one.rows, start * ROW_WORDS, count * ROW_WORDS, np.uint64)
+        words = self.file.read(segment.rows, start * ROW_WORDS, count * ROW_WORDS, np.uint64)
         return words.reshape(-1, ROW_WORDS), starts - start
 
     def marked(self, found: Iterable[NDArray[np.uint8] | None]) -> Flags:
-        """Return the rows of all partitions to be removed, including those without a unit.
+        """Return flags of the rows of all partitions to be removed, including those without a unit.
 
         `dealing.together` buckets form a batch, whose bits follow each other segment by segment. `begun` is the first
         bit of each batch that belongs to the segment, from which `places` has that of each bucket.
@@ -223,21 +223,23 @@ class Shard:
         """
         # bytes of the bits of each batch
         sizes = (sum(map(self._counts, self.segments), self._counts(None)) + 7) // 8
-        bits = [np.zeros(size, np.uint8) if own is None else own for own, size in zip(found, sizes, strict=True)]
+        bits = [np.zeros(size, np.uint8) if octets is None else octets
+                for octets, size in zip(found, sizes, strict=True)]  # fmt: skip
         flags, joined, done = np.empty(sum(self.lengths), bool), np.concatenate(bits), 0
         begun, batch = 8 * (np.cumsum(sizes) - sizes), np.arange(self.dealing.buckets) // self.dealing.together
 
         for segment in self.segments:
-            places = segment.starts[:-1] + (begun - segment.starts[:-1][:: self.dealing.together])[batch]
+            first_of_batch = segment.starts[:-1][:: self.dealing.together]
+            places = segment.starts[:-1] + (begun - first_of_batch)[batch]
             buckets = self.file.read(segment.buckets, 0, segment.length, NUMBER)
             unit_functions(len(buckets)).mark(buckets, places, joined, flags[done : done + segment.length])
             begun, done = begun + self._counts(segment), done + segment.length
 
         return flags
 
-    def _counts(self, one: Segment | None) -> Integers:
-        """Return the number of rows of each batch in a segment."""
-        starts = np.zeros(self.dealing.buckets + 1, np.int64) if one is None else one.starts
+    def _counts(self, segment: Segment | None) -> Integers:
+        """Return the number of rows of each batch in a segment; zeros for None, the start of a sum."""
+        starts = np.zeros(self.dealing.buckets + 1, np.int64) if segment is None else segment.starts
         return np.diff(np.append(starts[:-1][:: self.dealing.together], starts[-1]))
 
     def __sizeof__(self) -> int:
@@ -305,13 +307,14 @@ class _Writer:
     def write(self) -> None:
         """Write the collected rows as a segment."""
         if self._waiting:
+            # the rows of the last two buckets, which are not counted, are not stored
             starts = np.append(0, np.cumsum(self._counts[:-2]))
             rows, ends = np.empty((starts[-1], ROW_WORDS), np.uint64), starts[:-1].copy()
-            for batch, own in self._waiting:
-                unit_functions(len(own)).deal(batch.units, batch.values, own, ends, rows)
-            buckets = np.concatenate([own for _, own in self._waiting])
-            called = self.file.append(rows), self.file.append(buckets)
-            self.segments.append(Segment(*called, len(buckets), starts))
+            for batch, numbers in self._waiting:
+                unit_functions(len(numbers)).deal(batch.units, batch.values, numbers, ends, rows)
+            buckets = np.concatenate([numbers for _, numbers in self._waiting])
+            place_of_rows, place_of_buckets = self.file.append(rows), self.file.append(buckets)
+            self.segments.append(Segment(place_of_rows, place_of_buckets, len(buckets), starts))
 
         self._begin()
 
@@ -355,18 +358,21 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
 
 
 def _ranked_by_period(values: Words, second: Words, periods: Codes) -> Words:
-    """Return values that, mixed with the unit's second word, have the period in their highest bits."""
+    """Return values that, mixed with the unit's second word, have the period in their highest bits.
+
+    `second` has the second word of each row's unit, and `periods` the number of its period.
+    """
     numbers = periods.astype(np.uint64)
     return np.asarray(((numbers << PERIOD_SHIFT) | ((values ^ second) >> np.uint64(PERIOD_BITS))) ^ second)
 
 
 def _owners(column: Any, unit: str, through: UnitMap | None) -> Identities:
-    """Return the units of a column's rows."""
-    own = identities(column, unit)
+    """Return the units of a column's rows; `through` maps ids to units, if they are not the units themselves."""
+    ids = identities(column, unit)
     if through is None:
-        return own
-    words, missing = through(own.words)
-    return Identities(words, missing | own.missing)
+        return ids
+    words, missing = through(ids.words)
+    return Identities(words, missing | ids.missing)
 
 
 def value_words(codes: Codes) -> Words:
@@ -390,8 +396,8 @@ def within_ranges(units: Words, ranges: range) -> Flags:
     """Return which units are in some ranges."""
     if len(ranges) == RANGES:
         return np.ones(len(units), bool)
-    own = _numbers(units)
-    return np.asarray((own >= ranges.start) & (own < ranges.stop))
+    numbers = _numbers(units)
+    return np.asarray((numbers >= ranges.start) & (numbers < ranges.stop))
 
 
 def place_of_ranges(units: Words, ranges: range) -> slice:
@@ -400,6 +406,7 @@ def place_of_ranges(units: Words, ranges: range) -> slice:
 
 
 def _numbers(units: Words) -> Integers:
+    """Return the number of the range of each unit."""
     return (units[:, 0] >> np.uint64(64 - RANGE_BITS)).astype(np.int64)
 
 
@@ -431,8 +438,8 @@ def masks_and_lookup(
     handed : sequence
         These rows of each, then the parts of the map from the ids of the column to units, if there is one.
     """
-    masks = dict(zip(bounded, (one for one in handed if isinstance(one, RowMask)), strict=True))
-    maps = [one for one in handed if isinstance(one, UnitMap)]
+    masks = dict(zip(bounded, (argument for argument in handed if isinstance(argument, RowMask)), strict=True))
+    maps = [argument for argument in handed if isinstance(argument, UnitMap)]
     return masks, UnitMap.joined(maps) if maps else None
 
 

@@ -144,7 +144,7 @@ def _batch(
 
 
 def take_range(rows: UnitCells, number: int, ranges: Sequence[range]) -> UnitCells:
-    """Return the rows of the ranges with a number."""
+    """Return the rows in the ranges of hashes that are at place `number` of `ranges`."""
     return rows.within(ranges[number])
 
 
@@ -162,10 +162,11 @@ def count_units(
     rows = distinct(parts, len(names))
     # the number of each row's unit: every unit has one first row
     unit, counts = np.cumsum(first_rows(rows.units)), []
-    for own in sets:
-        size, columns = domain.cells(own), [names.index(name) for name in own]
+    for attribute_set in sets:
+        size, columns = domain.cells(attribute_set), [names.index(name) for name in attribute_set]
+        # number of each row's cell in the marginal, the last attribute fastest
         cell = np.zeros(len(unit), np.int64)
-        for column, width in zip(columns, domain.shape(own), strict=True):
+        for column, width in zip(columns, domain.shape(attribute_set), strict=True):
             cell = cell * width + rows.cells[:, column]
         # each pair of a unit and a cell is one number and counts once
         pairs = np.unique(unit * size + cell)
@@ -275,16 +276,20 @@ def _rows_of(
 
 
 def _counted(request: TotalRequest, units: Words, missing: Flags, gone: Flags | None, masked: Flags | None) -> Integers:
-    """Return the rows of a batch that are counted, in the ranges of the pass."""
+    """Return the numbers of the rows of a batch that are counted, in the ranges of the pass.
+
+    `missing` marks the rows without a unit, `gone` those that the domain drops, and `masked` those beyond the
+    contribution bound; None for no such rows.
+    """
     kept = within_ranges(units, request.ranges) & ~missing
-    for other in (gone, masked):
-        if other is not None:
-            kept &= ~other
+    for left_out in (gone, masked):
+        if left_out is not None:
+            kept &= ~left_out
     return np.flatnonzero(kept)
 
 
 def take_unit_rows(rows: UnitRows, number: int, ranges: Sequence[range]) -> UnitRows:
-    """Return the rows of the ranges with a number."""
+    """Return the rows in the ranges of hashes that are at place `number` of `ranges`."""
     return rows.take(place_of_ranges(rows.units, ranges[number]))
 
 
@@ -302,7 +307,7 @@ class ChangedCodes:
 
 
 def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> ChangedCodes:
-    """Return the changed codes of some ranges of hashes.
+    """Return the changed codes of some ranges of hashes, for each of `parts`, the rows of one task each.
 
     `source` is the part of each row, to which the changes return. Rows are sorted by unit and then by their order, as
     the recurrence of the module demands.
@@ -316,11 +321,11 @@ def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> Changed
 
     for column, number in enumerate(numbers):
         codes = rows.codes[:, column].astype(np.int64)
-        wanted = clipped_codes(codes, new, number.high)
-        changed = wanted != codes
-        for place, own in enumerate(found):
-            here = changed & (source == place)
-            own.append((rows.places[here], wanted[here].astype(np.uint32)))
+        clipped = clipped_codes(codes, new, number.high)
+        changed = clipped != codes
+        for part, changes in enumerate(found):
+            here = changed & (source == part)
+            changes.append((rows.places[here], clipped[here].astype(np.uint32)))
 
     return ChangedCodes(found)
 
@@ -338,6 +343,7 @@ def clipped_codes(codes: Integers, new: Flags, bound: int) -> Integers:
         Largest total B of absolute values of a unit, in steps.
     """
     values = codes - bound
+    # Σ |v_j| of all rows before a row, less that before its unit
     before = np.cumsum(np.abs(values)) - np.abs(values)
     before -= before[new][np.cumsum(new) - 1] if len(new) else 0
     return bound + np.sign(values) * np.minimum(np.abs(values), np.maximum(bound - before, 0))
@@ -349,14 +355,20 @@ def clipped_rows(
     found: Sequence[Sequence[Changes]],
     masks: Mapping[Partition, RowMask],
 ) -> dict[Partition, ClippedRows]:
-    """Return the changed rows of the partitions of a task that have any; `found` has the changes of every range."""
-    out = {}
-    changes = [_by_partition([one[column] for one in found], len(partitions)) for column in range(len(numbers))]
+    """Return the changed rows of the partitions of a task that have any.
+
+    `found` has the changes of every range of hashes, for each number.
+    """
+    clipped = {}
+    # for each number, the changes of each partition
+    changes = [
+        _by_partition([of_range[column] for of_range in found], len(partitions)) for column in range(len(numbers))
+    ]
     for place, partition in enumerate(partitions):
-        own = {number.name: by[place] for number, by in zip(numbers, changes, strict=True) if len(by[place][0])}
-        if own:
-            out[partition] = ClippedRows.of_changes(masks.get(partition), own)
-    return out
+        changed = {number.name: by[place] for number, by in zip(numbers, changes, strict=True) if len(by[place][0])}
+        if changed:
+            clipped[partition] = ClippedRows.of_changes(masks.get(partition), changed)
+    return clipped
 
 
 def _by_partition(parts: Sequence[Changes], count: int) -> list[Changes]:
@@ -364,7 +376,7 @@ def _by_partition(parts: Sequence[Changes], count: int) -> list[Changes]:
 
     The first column of the places of `parts` is the partition and the second the row in it.
     """
-    places, codes = (np.concatenate(own) for own in zip(*parts, strict=True))
+    places, codes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     ranks = np.lexsort((places[:, 1], places[:, 0]))
     places, codes = places[ranks], codes[ranks]
     ends = np.searchsorted(places[:, 0], np.arange(count + 1))

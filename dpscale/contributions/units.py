@@ -10,7 +10,8 @@ refused or dropped.
 The table is read once, into shards of small buckets of units (`unit_shards`), several of which form a batch. Batches
 are processed independently: `bounded_rows` returns a shard's rows of the batch, `decided` computes one bit per row for
 its removal, and `marked` maps the bits of a shard to its rows. Memory is proportional to the batch, which is set by the
-memory setting, and not to the number of rows.
+memory setting, and not to the number of rows. A *piece* has the rows of a batch from one segment of a shard, sorted by
+bucket, with the start of each bucket.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ def survey(partition: Partition, unit: str) -> tuple[int, str]:
 
 
 def buckets(rows: int, memory: int) -> int:
-    """Return the number of buckets such that one bucket is small and fits in memory."""
+    """Return the number of buckets such that one bucket fits in the cache and in memory.
+
+    They are about PLACES at most, unless memory demands more.
+    """
     near = max(NEAR_ROWS, rows // PLACES)
     return max(1, -(-rows // max(min(memory // ROW_BYTES, near), 1)))
 
@@ -123,13 +127,13 @@ def bounded_rows(shard: Shard, batch: int, bound: Bound) -> BoundedRows:
     if count <= HEAVY_ROWS:
         return BoundedRows(pieces, count, None)
 
-    left = ~_beyond(np.concatenate([rows for rows, _ in pieces]), bound)
-    own = zip(pieces, np.split(left, ends[:-1]), strict=True)
-    return BoundedRows([_only(piece, flags) for piece, flags in own], count, np.flatnonzero(left))
+    stays = ~_beyond(np.concatenate([rows for rows, _ in pieces]), bound)
+    flagged = zip(pieces, np.split(stays, ends[:-1]), strict=True)
+    return BoundedRows([_only(piece, flags) for piece, flags in flagged], count, np.flatnonzero(stays))
 
 
 def _only(piece: BucketedRows, flags: Flags) -> BucketedRows:
-    """Return the flagged rows."""
+    """Return the flagged rows of a piece, with the new starts of its buckets."""
     rows, starts = piece
     return rows[flags], np.append(0, np.cumsum(flags))[starts]
 
@@ -145,26 +149,26 @@ def decided(parts: Sequence[BoundedRows], bound: Bound) -> list[Bits]:
 
 
 def _removed_rows(pieces: Sequence[BucketedRows], bound: Bound) -> list[Flags]:
-    """Return the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back.
+    """Return flags of the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back.
 
-    A piece has the rows of a batch from one shard, sorted by bucket, and the starts of the buckets.
-
-    `_beyond` returns the flags of the rows beyond the bound of their unit. All rows of a unit must be compared
-    together, and they are in the same bucket of every piece. `gather` advances `ends`, hence the copies.
+    All rows of a unit must be compared together, and they are in the same bucket of every piece. `gather` advances
+    `ends`, hence the copies.
     """
     ends = np.cumsum([len(words) for words, _ in pieces], dtype=np.int64)
     if len(pieces) and ends[-1] <= few_rows.FEW:  # no unit is in two buckets, and the rows of each keep their order
         return np.split(_beyond(np.concatenate([words for words, _ in pieces]), bound), ends[:-1])
 
-    starts = np.append(0, np.cumsum(sum((np.diff(own) for _, own in pieces), np.zeros(1, np.int64))))
+    # starts of the buckets that have the rows of all pieces
+    counts = sum((np.diff(piece_starts) for _, piece_starts in pieces), np.zeros(1, np.int64))
+    starts = np.append(0, np.cumsum(counts))
     rows, ends = np.empty((starts[-1], ROW_WORDS), np.uint64), starts[:-1].copy()
-    for words, own in pieces:
-        unit_loops.gather(words, own, ends, rows)
+    for words, piece_starts in pieces:
+        unit_loops.gather(words, piece_starts, ends, rows)
     # bucket by bucket, each small enough for the cache
     gone = np.concatenate([_beyond(rows[start:end], bound) for start, end in pairwise(starts.tolist())])
     flags, ends = [np.empty(len(words), bool) for words, _ in pieces], starts[:-1].copy()
-    for (_, own), out in zip(pieces, flags, strict=True):
-        unit_loops.returned(gone, own, ends, out)
+    for (_, piece_starts), out in zip(pieces, flags, strict=True):
+        unit_loops.returned(gone, piece_starts, ends, out)
 
     return flags
 
@@ -187,8 +191,8 @@ def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, RowMask]:
     `found` contains the bits of each batch.
     """
     parts = np.split(shard.marked(found), np.cumsum(shard.lengths)[:-1])
-    own = zip(shard.partitions, parts, strict=True)
-    return {partition: RowMask.of(part) for partition, part in own if part.any()}
+    flagged = zip(shard.partitions, parts, strict=True)
+    return {partition: RowMask.of(flags) for partition, flags in flagged if flags.any()}
 
 
 def _beyond(rows: Words, bound: Bound) -> NDArray[Any]:

@@ -129,10 +129,10 @@ class TreePolicy:
         precision, value : ndarray, shape (nodes,)
         """
         variance, spent, count = 1 / precision, precision.copy(), value.astype(float)
-        if self.index:
-            above, known = self._of_parent(self.count), self._of_parent(self.variance)
-            gain = variance / (2 * variance + known)
-            count = count + gain * (above - np.repeat(value.reshape(-1, 2).sum(1), 2))
+        if self.index:  # below the root
+            count_of_parent, variance_of_parent = self._of_parent(self.count), self._of_parent(self.variance)
+            gain = variance / (2 * variance + variance_of_parent)
+            count = count + gain * (count_of_parent - np.repeat(value.reshape(-1, 2).sum(1), 2))
             variance, spent = variance - variance * gain, spent + self._of_parent(self.spent)
 
         for store, new in zip((self.count, self.variance, self.spent), (count, variance, spent), strict=True):
@@ -141,23 +141,26 @@ class TreePolicy:
         return self._unsure()
 
     def _of_parent(self, store: list[Floats]) -> Floats:
+        """Return for each node of the new level the value of its parent on the last one."""
         return np.repeat(store[-1][self.split[-1]], 2)
 
     def _unsure(self) -> tuple[Words, Floats]:
-        """Return the nodes that seem too small to be split but are not known well enough.
+        """Return the nodes that seem too small to be split but are not known well enough, and the precision they lack.
 
-        `limit` is the precision that a path may use for the search, `spent` what it has used; levels are indexed from
-        the root. A node is divided if its count is at least `least`, some standard deviations of what is left.
+        `limit` is the precision that a path may use for the search, `spent` what it has used. A node is split if its
+        count is at least `least`, which is T of the module.
         """
         left = np.maximum(self.limit - self.spent[-1], 0)
         with np.errstate(divide="ignore"):
             self.least = SAFETY / np.sqrt(PART * left)
+        # a standard deviation of T/s is a precision of g · left
         wanted = on_grid(np.maximum(PART * left - 1 / self.variance[-1], 0))
         self.again = np.flatnonzero((self.count[-1] < self.least) & (wanted > 0) & self._divisible)
         return self.index[-1][self.again], wanted[self.again]
 
     @property
     def _divisible(self) -> bool:
+        """Whether the nodes of the last level are more than a single integer."""
         return len(self.index) <= self.bits
 
     def look_again(self, precision: Floats, value: Floats) -> tuple[Words, Floats]:
@@ -171,6 +174,7 @@ class TreePolicy:
         count[again] = (count[again] / variance[again] + precision * value) * pooled
         variance[again] = pooled
         spent[again] += precision
+        # children have the standard deviation n/s, as far as the budget allows
         with np.errstate(divide="ignore"):
             needed = np.minimum((SAFETY / np.maximum(count, self.least)) ** 2, np.maximum(self.limit - spent, 0))
         needed = on_grid(needed)
@@ -183,8 +187,8 @@ class TreePolicy:
     def last_round(self) -> list[tuple[int, Words, Floats]]:
         """Return levels, nodes and precisions that use the rest of the budget of every path.
 
-        Each node gets a part of the precision that is left on its path, in the proportion of `wish` to `total` at its
-        place.
+        Each node gets the part `wish`/`total` = sqrt(q)/A of the precision that is left on its path (see the module);
+        the rest is left to its children.
         """
         wish, total, room = self._wishes()
         found, used = [], np.zeros(1)
@@ -198,13 +202,12 @@ class TreePolicy:
     def _wishes(self) -> tuple[list[Floats], list[Floats], list[Floats]]:
         """Return sqrt(q), A, and the least precision left on any path below, for each level.
 
-        `count`, `variance` and `spent` have the estimates, their variances and the precision used on the path, by
-        level; `room` is what remains of the budget. A split node has the sum of its children and the least room of
-        both.
+        Going up, the count and the variance of a split node are the sums of those of its children, and its room is the
+        smaller one of theirs.
         """
         depth = len(self.index)
-        rows, variance = [one.copy() for one in self.count], [one.copy() for one in self.variance]
-        room, wish = [self.budget - one for one in self.spent], [np.full(1, 1e-3)] * depth
+        rows, variance = [counts.copy() for counts in self.count], [known.copy() for known in self.variance]
+        room, wish = [self.budget - spent for spent in self.spent], [np.full(1, 1e-3)] * depth
         total = [np.zeros(0)] * depth
 
         for level in reversed(range(depth)):
@@ -242,7 +245,8 @@ def first_and_last(bits: int, level: int, index: Words) -> tuple[Words, Words]:
     return low, low + np.uint64(2**width - 1)
 
 
-Curve = tuple[Floats, Floats, float]  # prices, counts at them, and slope after the last
+# piecewise linear count of a node by price: prices, counts at them, and slope after the last; constant before the first
+Curve = tuple[Floats, Floats, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,9 +285,7 @@ class Leaves:
 
 
 def estimate_leaves(bits: int, measured: TreeCounts) -> Leaves:
-    """Return the least-squares estimate of the leaves.
-
-    `split` marks the nodes of each level that have children, so the others are leaves.
+    """Return the least-squares estimate of the leaves, the measured nodes without measured children.
 
     Parameters
     ----------
@@ -292,16 +294,20 @@ def estimate_leaves(bits: int, measured: TreeCounts) -> Leaves:
     measured : TreeCounts
     """
     index, value, precision = _by_level(measured)
-    split = [np.isin(own, below >> np.uint64(1)) for own, below in pairwise(index)]
+    # nodes of each level that have children
+    split = [np.isin(nodes, below >> np.uint64(1)) for nodes, below in pairwise(index)]
     split.append(np.zeros(len(index[-1]), bool))
     errors = _errors(precision, split)
     counts = _counts(value, precision, split)
-    ends = [first_and_last(bits, level, own[~split[level]]) for level, own in enumerate(index)]
+    ends = [first_and_last(bits, level, nodes[~split[level]]) for level, nodes in enumerate(index)]
     first, last = (np.concatenate([end[side] for end in ends]) for side in (0, 1))
     order = np.argsort(first)
-    found = (np.concatenate([one[~split[level]] for level, one in enumerate(own)])[order] for own in (counts, errors))
+    leaf_counts, leaf_errors = (
+        np.concatenate([of_level[~split[level]] for level, of_level in enumerate(values)])[order]
+        for values in (counts, errors)
+    )
 
-    return Leaves(first[order], last[order], *found)
+    return Leaves(first[order], last[order], leaf_counts, leaf_errors)
 
 
 def _by_level(measured: TreeCounts) -> tuple[list[Words], list[Floats], list[Floats]]:
@@ -313,10 +319,10 @@ def _by_level(measured: TreeCounts) -> tuple[list[Words], list[Floats], list[Flo
     index, value, precision = list[Words](), list[Floats](), list[Floats]()
     for level in range(int(measured.level.max()) + 1):
         here = measured.level == level
-        own, place = np.unique(measured.index[here], return_inverse=True)
-        weights = np.bincount(place, measured.precision[here], len(own))
-        index.append(own)
-        value.append(np.bincount(place, measured.precision[here] * measured.value[here], len(own)) / weights)
+        nodes, place = np.unique(measured.index[here], return_inverse=True)
+        weights = np.bincount(place, measured.precision[here], len(nodes))
+        index.append(nodes)
+        value.append(np.bincount(place, measured.precision[here] * measured.value[here], len(nodes)) / weights)
         precision.append(np.asarray(weights, np.float64))
     return index, value, precision
 
@@ -330,29 +336,27 @@ def _errors(precision: Sequence[Floats], split: Sequence[Flags]) -> list[Floats]
     `precision` has the precision of each node by level, and `split` marks the nodes with two children on the next
     level, which are neighbours there.
     """
-    depth, up, below = len(precision), [1 / one for one in precision], [np.ones(len(one)) for one in precision]
+    depth, up, below = len(precision), [1 / known for known in precision], [np.ones(len(known)) for known in precision]
     for level in reversed(range(depth)):
-        if (own := split[level]).any():
-            below[level][own] = up[level + 1].reshape(-1, 2).sum(1)
-            up[level][own] = 1 / (precision[level][own] + 1 / below[level][own])
+        if (inner := split[level]).any():
+            below[level][inner] = up[level + 1].reshape(-1, 2).sum(1)
+            up[level][inner] = 1 / (precision[level][inner] + 1 / below[level][inner])
 
     variance = [up[0]]
     # from the root down: a child takes the share `gain` of the change of its parent
     for level in range(depth - 1):
-        own = split[level]
-        gain = up[level + 1] / np.repeat(below[level][own], 2)
-        variance.append(up[level + 1] * (1 - gain) + gain**2 * np.repeat(variance[level][own], 2))
+        inner = split[level]
+        gain = up[level + 1] / np.repeat(below[level][inner], 2)
+        variance.append(up[level + 1] * (1 - gain) + gain**2 * np.repeat(variance[level][inner], 2))
 
-    return [np.sqrt(one) for one in variance]
+    return [np.sqrt(of_level) for of_level in variance]
 
 
 def _counts(value: Sequence[Floats], precision: Sequence[Floats], split: Sequence[Flags]) -> list[Floats]:
     """Return the counts of all nodes of a binary tree, at least 0, that fit the noisy counts best by weighted squares.
 
-    Curves are joined from the leaves up to the root; the price of a count then goes down from the root.
-
-    y is a noisy count and w its precision. A curve is a node's count as a function of the price of a record (see the
-    module).
+    Curves, of a node's count as a function of the price of a record (see the module), are joined from the leaves up to
+    the root; the prices then follow from the root down. y is a noisy count and w its precision.
 
     Parameters
     ----------
@@ -373,22 +377,28 @@ def _counts(value: Sequence[Floats], precision: Sequence[Floats], split: Sequenc
 
     # the root's price is 0, because nothing restricts the total
     counts, price = list[Floats](), np.zeros(1)
-    for level, curve in enumerate(curves):
-        counts.append(np.array([_along(one, np.array([at]))[0] for one, at in zip(curve, price, strict=True)]))
+    for level, curves_of_level in enumerate(curves):
+        counts.append(
+            np.array([_along(own, np.array([at]))[0] for own, at in zip(curves_of_level, price, strict=True)])
+        )
         # both children have the price of their parent plus w (y − x)
         price = np.repeat((price - precision[level] * (counts[level] - value[level]))[split[level]], 2)
 
     return counts
 
 
-def _joined(one: Curve, other: Curve, value: float, weight: float) -> Curve:
-    """Return the curve of a node with two children."""
-    price = np.sort(np.concatenate([one[0], other[0]]))
-    count, slope = _along(one, price) + _along(other, price), one[2] + other[2]
+def _joined(left: Curve, right: Curve, value: float, weight: float) -> Curve:
+    """Return the curve of a node with two children, a noisy count and its precision.
+
+    The price of the children is that of the node plus w (y − x), so that of the node is theirs plus w (x − y).
+    """
+    price = np.sort(np.concatenate([left[0], right[0]]))
+    count, slope = _along(left, price) + _along(right, price), left[2] + right[2]
     return price + weight * (count - value), count, slope / (1 + weight * slope)
 
 
 def _along(curve: Curve, price: Floats) -> Floats:
+    """Return the counts of a curve at some prices."""
     prices, counts, slope = curve
     return np.asarray(np.interp(price, prices, counts) + slope * np.maximum(price - prices[-1], 0))
 
@@ -435,6 +445,7 @@ def dyadic_bins() -> DyadicBins:
     Each octave is divided into PARTS at powers of 2^(1/PARTS), rounded up to integers; `ends` are the possible ends of
     a range.
     """
+    # 2^(part/PARTS) as multiples of 2^−FRACTION_BITS
     scales = [int(2.0 ** (part / PARTS) * (1 << FRACTION_BITS)) for part in range(PARTS)]
     edges = {-(-(scale << whole) // (1 << FRACTION_BITS)) if part else 1 << whole
              for whole in range(BITS) for part, scale in enumerate(scales)}  # fmt: skip
@@ -529,7 +540,8 @@ def significant_bins(noisy: Floats, error: float) -> Flags:
 def _accept_windows(noisy: Floats, error: float, limit: float, found: Flags) -> None:
     """Mark windows that exceed a limit, the most significant first; nearby ones only, once some are marked.
 
-    `free` marks windows all of whose bins are unmarked and nearby, and `score` is their sum in standard deviations.
+    `noisy` are counts of bins, `error` is their standard error, and `found` marks bins; it is changed in place. `free`
+    marks windows all of whose bins are unmarked and nearby, and `score` is their sum in standard deviations.
     """
     nearby = np.convolve(found, np.ones(2 * NEARBY + 1), "same") > 0 if found.any() else np.ones(len(found), bool)
     for width in WINDOWS:
@@ -544,9 +556,9 @@ def _accept_windows(noisy: Floats, error: float, limit: float, found: Flags) -> 
 
 
 def _extend(noisy: Floats, error: float, found: Flags) -> None:
-    """Mark the next bin beyond the marked ones while it is significant.
+    """Mark the next bin beyond the marked ones, upwards, while its count is above BESIDE standard errors.
 
-    A count is significant above BESIDE standard errors. `found` is changed in place.
+    `found` is changed in place.
     """
     at = int(np.flatnonzero(found).max()) + 1
     while at < len(noisy) and noisy[at] > BESIDE * error:
@@ -555,14 +567,18 @@ def _extend(noisy: Floats, error: float, found: Flags) -> None:
 
 
 def _with_same_total(counts: Floats) -> Floats:
-    """Return the nearest counts of at least 0 with the same total."""
+    """Return the nearest counts of at least 0 with the same total, which is taken as at least 1.
+
+    Euclid's projection subtracts one number from all counts and sets those below 0 to 0.
+    """
     total, descending = max(counts.sum(), 1.0), np.sort(counts)[::-1]
+    # the number to subtract if the largest 1, 2, … counts stay above 0
     shifts = (np.cumsum(descending) - total) / np.arange(1, len(descending) + 1)
     return np.maximum(counts - shifts[np.flatnonzero(descending > shifts).max()], 0)
 
 
 def _add_tail(counts: Floats, noisy: Floats, found: Flags, error: float) -> None:
-    """Add a geometric tail beyond the last significant bin.
+    """Add a geometric tail beyond the last significant bin to `counts`, in place; the arrays ascend away from 0.
 
     `guess` continues the fall of the last two counts. The noisy count of the next bin corrects it, the more the larger
     the guess is beside the noise (`trust`).
@@ -584,9 +600,10 @@ def _add_tail(counts: Floats, noisy: Floats, found: Flags, error: float) -> None
 
 
 def _add_limits(limits: Floats, counts: Floats, found: Flags, error: float, width: float) -> None:
-    """Add the tail beyond the last significant bin that follows from an upper limit of the next count.
+    """Add the tail beyond the last significant bin to `limits`, in place: that of `counts` and its possible error.
 
-    Arrays are those of the bins, mirrored by the caller for the lower side.
+    The tail beyond the next bin continues an upper limit of that bin's count, `width` standard errors above it. Arrays
+    are those of the bins, mirrored by the caller for the lower side.
     """
     top, zero = int(np.flatnonzero(found).max()), len(limits) // 2
     if top < zero:
@@ -662,17 +679,17 @@ class TreeMeasurement:
         """Return the measured counts of nodes of one round, after its cost is added to the paths and checked."""
         self.rounds += 1
         # one kind of noise for each precision, which many nodes share
-        draws = [{one: self._draw(one) for one in np.unique(precision).tolist()} for _, _, precision in nodes]
-        for (level, index, precision), own in zip(nodes, draws, strict=True):
-            for place, one in zip(index.tolist(), precision.tolist(), strict=True):
+        draws = [{wanted: self._draw(wanted) for wanted in np.unique(precision).tolist()} for _, _, precision in nodes]
+        for (level, index, precision), draw_of in zip(nodes, draws, strict=True):
+            for place, wanted in zip(index.tolist(), precision.tolist(), strict=True):
                 # a path pays for the nodes on it
-                self._spend(level, place, own[one])
+                self._spend(level, place, draw_of[wanted])
 
         # compared before any noise is drawn
         if self.dearest > self.plan.share:
             raise BudgetError("privacy", "a path of a tree beyond its share of the budget", "at most the charge",
                               "report this as a fault of dpscale")  # fmt: skip
-        return [self._measure_level(*one, own) for one, own in zip(nodes, draws, strict=True)]
+        return [self._measure_level(*of_level, draw_of) for of_level, draw_of in zip(nodes, draws, strict=True)]
 
     def _measure_level(
         self, level: int, index: Words, precision: Floats, draws: Mapping[float, GaussianDraw]
@@ -699,6 +716,7 @@ class TreeMeasurement:
         return value
 
     def _draw(self, precision: float) -> GaussianDraw:
+        """Return the noise of a precision, whose squared mu is that of a unit with all its rows in the node."""
         rows = self.plan.rows_per_unit
         return search_draw(Fraction(precision) * rows**2, rows, f"the bins of {self.plan.attribute.name}")
 
@@ -709,7 +727,7 @@ class TreeMeasurement:
         and all nodes, so no two measurements share a stream.
         """
         label = {**self.head, **self.plan.record, **draw.noise_spec, "multiplier": str(draw.multiplier),
-                 "round": self.rounds, "level": level, "nodes": [str(one) for one in index.tolist()]}  # fmt: skip
+                 "round": self.rounds, "level": level, "nodes": [str(place) for place in index.tolist()]}  # fmt: skip
         noise = draw.words(open_stream(self.secret, "noise", label), len(counts))
         return np.asarray((draw.multiplier * counts + noise) / draw.multiplier)
 
@@ -752,10 +770,10 @@ def measure_tree(measurement: TreeMeasurement) -> Leaves:
     return estimate_leaves(
         bits,
         TreeCounts(
-            level=np.concatenate([one.level for one in parts]),
-            index=np.concatenate([one.index for one in parts]),
-            value=np.concatenate([one.value for one in parts]),
-            precision=np.concatenate([one.precision for one in parts]),
+            level=np.concatenate([part.level for part in parts]),
+            index=np.concatenate([part.index for part in parts]),
+            value=np.concatenate([part.value for part in parts]),
+            precision=np.concatenate([part.precision for part in parts]),
         ),
     )
 
@@ -769,7 +787,8 @@ def found_edges(plan: EdgePlan, leaves: Leaves) -> tuple[Attribute, dict[str, An
     starts, counts, errors = join_leaves(_within(plan, leaves), plan.search.bins)
     low, _ = plan.search.axis
     end = _end(plan)
-    edges = [float(one * plan.search.unit) for one in (*(low + int(place) for place in starts), end)]
+    steps = [*(low + int(place) for place in starts), end]
+    edges = [float(step * plan.search.unit) for step in steps]
     if len(edges) < 3:  # an attribute has two cells or more
         edges.insert(1, (edges[0] + edges[1]) / 2)
         counts, errors = np.repeat(counts / 2, 2), np.repeat(errors, 2)
@@ -779,7 +798,7 @@ def found_edges(plan: EdgePlan, leaves: Leaves) -> tuple[Attribute, dict[str, An
 
 
 def _end(plan: EdgePlan) -> int:
-    """Return the end of the axis in steps: after the public one, which is the last value, or that of the tree."""
+    """Return the end of the axis in steps: after the last value, if that is public, or else that of the tree."""
     low, bits = plan.search.axis
     return low + (1 << bits) if plan.search.high is None else plan.search.high + 1
 
@@ -790,16 +809,16 @@ def _within(plan: EdgePlan, leaves: Leaves) -> Leaves:
     Leaves that are not kept add their counts to the last kept one before them.
     """
     low, _ = plan.search.axis
-    starts = [low + int(one) for one in leaves.first]
-    shown = [float(one * plan.search.unit) for one in starts]
+    starts = [low + int(place) for place in leaves.first]
+    as_floats = [float(start * plan.search.unit) for start in starts]
     end = float(_end(plan) * plan.search.unit)
-    kept = [at == 0 or shown[at - 1] < shown[at] < end for at in range(len(starts))]
+    kept = [at == 0 or as_floats[at - 1] < as_floats[at] < end for at in range(len(starts))]
     if plan.search.high is not None:
-        kept = [own and start <= plan.search.high for own, start in zip(kept, starts, strict=True)]
+        kept = [is_kept and start <= plan.search.high for is_kept, start in zip(kept, starts, strict=True)]
     chosen = np.flatnonzero(kept)
     # number of the last leaf that stays, for every leaf
     groups = np.searchsorted(chosen, np.arange(len(starts)), side="right") - 1
-    counts, variances = (np.bincount(groups, own) for own in (leaves.counts, leaves.errors**2))
+    counts, variances = np.bincount(groups, leaves.counts), np.bincount(groups, leaves.errors**2)
 
     return Leaves(
         first=leaves.first[chosen],
@@ -821,18 +840,19 @@ def join_leaves(leaves: Leaves, most: int | None) -> tuple[Words, Floats, Floats
         for first, count, error in zip(leaves.first, leaves.counts, leaves.errors, strict=True)
     ]
     joined = bins[:1]
-    for one in bins[1:]:
-        empty = all(own[1] <= EMPTY_ERRORS * own[2] ** 0.5 for own in (joined[-1], one))
+    for first, count, variance in bins[1:]:
+        before = joined[-1]
+        are_empty = all(n <= EMPTY_ERRORS * v**0.5 for n, v in ((before[1], before[2]), (count, variance)))
         # both sides of the edge are empty: the edge separates nothing
-        if empty:
-            joined[-1] = [joined[-1][0], joined[-1][1] + one[1], joined[-1][2] + one[2]]
+        if are_empty:
+            joined[-1] = [before[0], before[1] + count, before[2] + variance]
         else:
-            joined.append(one)
+            joined.append([first, count, variance])
 
     while most is not None and len(joined) > most:
         at = min(range(len(joined) - 1), key=lambda place: joined[place][1] + joined[place + 1][1])
-        one, other = joined[at : at + 2]
-        joined[at : at + 2] = [[one[0], one[1] + other[1], one[2] + other[2]]]
+        left, right = joined[at : at + 2]
+        joined[at : at + 2] = [[left[0], left[1] + right[1], left[2] + right[2]]]
 
-    firsts = np.array([one[0] for one in joined], np.uint64)
-    return firsts, np.array([one[1] for one in joined]), np.sqrt([one[2] for one in joined])
+    firsts = np.array([first for first, _, _ in joined], np.uint64)
+    return firsts, np.array([count for _, count, _ in joined]), np.sqrt([variance for _, _, variance in joined])

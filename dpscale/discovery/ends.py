@@ -10,6 +10,8 @@ MOST_CLIPPED of the records. Nothing is known about single groups, so the rule t
 distribution as their sizes. Of a total, n is the number of all records: it has a larger range than means of groups.
 
 Nothing seen is not taken for nothing there: if no bin beside 0 is significant, there is no range.
+
+Values and ends are whole multiples of the number's step.
 """
 
 from __future__ import annotations
@@ -130,7 +132,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Candidate ranges: pairs (lows[i], highs[j])."""
+    """Candidate ranges: (lows[i[r]], highs[j[r]]) for each r; `i` and `j` have one entry for each range."""
 
     lows: Integers
     highs: Integers
@@ -146,13 +148,13 @@ class Ranges:
         return (self.highs.astype(float)[self.j] + self.lows.astype(float)[self.i]) / 2
 
     def tails(self, column: Column) -> tuple[Floats, Floats]:
-        """Return the means of the parts above and below each range with upper limits, shape (2, ranges) each."""
+        """Return E max(v − H, 0) and E max(L − v, 0) of each range, each with its upper limit, shape (2, ranges)."""
         above = column.expected(np.maximum(column.values - self.highs.astype(float)[:, None], 0))
         below = column.expected(np.maximum(self.lows.astype(float)[:, None] - column.values, 0))
         return np.array(above)[:, self.j], np.array(below)[:, self.i]
 
     def clipped(self, column: Column) -> Floats:
-        """Return the share of the records beyond each range with an upper limit, shape (2, ranges)."""
+        """Return the share of the records beyond each range, and its upper limit, shape (2, ranges)."""
         above = column.expected((column.values > self.highs.astype(float)[:, None]).astype(float))
         below = column.expected((column.values < self.lows.astype(float)[:, None]).astype(float))
         return np.asarray(np.minimum(np.array(above)[:, self.j] + np.array(below)[:, self.i], 1))
@@ -185,7 +187,8 @@ def choose_ends(
         Largest absolute value of an end.
     """
     bins = dyadic_bins()
-    inside = np.ones(len(noisy), bool)  # values are clipped to public ends, so bins beyond them have noise only
+    # values are clipped to public ends, so bins beyond them have noise only
+    inside = np.ones(len(noisy), bool)
     inside &= True if low is None else bins.last >= low
     inside &= True if high is None else bins.first <= high
     found = estimate_histogram(np.where(inside, noisy, 0.0), error, WIDTH)
@@ -197,6 +200,7 @@ def choose_ends(
     above, below = ranges.tails(column)
     clipped = ranges.clipped(column)
     costs = _costs(column, ranges, above, below, groups, precision)
+    # the first rows of `above`, `below` and `clipped` are estimates, the second ones their upper limits;
     # a range that clips more than MOST_CLIPPED of the records is chosen only if every range does
     best = int(np.where(clipped[0] <= max(MOST_CLIPPED, clipped[0].min()), costs, np.inf).argmin())
     mean = float(column.shares @ column.values - above[0, best] + below[0, best])
@@ -216,18 +220,14 @@ def choose_ends(
 
 
 def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, limit: int) -> Ranges:
-    """Return all pairs of possible ends within the support and a factor of REACH beyond it.
+    """Return all pairs of possible ends within the bins with records and a factor of REACH beyond them.
 
-    A stated end is the only possible one. If no possible end lies there, because all records are beyond the largest
-    ends, the widest range is returned.
-
-    `i` and `j` are the positions of both ends in `lows` and `highs`.
-
-    `seen` marks the bins with records, `bins.ends` are the possible ends, and `limit` is the largest absolute value of
-    an end.
+    A stated end (`low` or `high`) is the only possible one. If no possible end lies there, because all records are
+    beyond the largest ends, the widest range is returned. `seen` marks the bins with records, and `limit` is the
+    largest absolute value of an end.
     """
-    used = np.flatnonzero(seen)
-    least, most = float(bins.first[used[0]]) - 1, float(bins.last[used[-1]]) + 1
+    with_records = np.flatnonzero(seen)
+    least, most = float(bins.first[with_records[0]]) - 1, float(bins.last[with_records[-1]]) + 1
     # away from the records on both sides: towards 0 is a division
     least, most = least * REACH if least < 0 else least / REACH, most * REACH if most > 0 else most / REACH
     inside = bins.ends[(bins.ends >= max(least, -limit)) & (bins.ends <= min(most, limit))]
@@ -245,9 +245,10 @@ def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, li
 def _costs(column: Column, ranges: Ranges, above: Floats, below: Floats, groups: int, precision: float) -> Floats:
     """Return a cost of each range: the root of squared noise and squared bias, averaged over sizes of groups.
 
-    `above` and `below` are the mean parts that a range clips at its ends, and their upper limits. `offset` is the mean
-    of clipped values minus the centre. Groups have at least as many records as 2 standard errors.
+    `above` and `below` are the mean parts that a range clips at its ends, and their upper limits. `offset` is o of the
+    module, the mean of the clipped values minus the centre of the range.
     """
+    # WIDTH standard errors of a count
     noise = WIDTH / np.sqrt(precision)
     offset = column.shares @ column.values - above[0] + below[0] - ranges.centre
     sizes = np.maximum(_sizes(column.records, groups), 2 / np.sqrt(precision))  # no smaller count divides a sum
@@ -256,7 +257,7 @@ def _costs(column: Column, ranges: Ranges, above: Floats, below: Floats, groups:
 
 
 def _sizes(records: float, groups: int) -> Floats:
-    """Return quantiles of the sizes of groups; only sizes of at least LEAST_SIZE, if there are any.
+    """Return quantiles of the sizes of groups; only sizes of at least LEAST_SIZE, or else the largest one.
 
     Sizes of groups are assumed to be log-normal with the spread SIZE_SPREAD; the quantiles are at the middles of equal
     parts.
@@ -381,9 +382,10 @@ def _closed(plan: EndPlan, least: int, largest: int) -> Number:
     number, search = plan.number, plan.search
     most = (math.isqrt(MOST_PARTS) if number.squares else MOST_PARTS) // 4  # rounder ends may be further apart
     factor, last = 1, False
+    public_ends = [end for end in (search.low, search.high) if end is not None]
 
     while not last:
-        last = factor >= LARGEST_RATIO or any((one or 0) % (10 * factor) for one in (search.low, search.high))
+        last = factor >= LARGEST_RATIO or any(end % (10 * factor) for end in public_ends)
         low, high = least // factor, -(-largest // factor)
         if high - low > most - 2 and last:
             low, high = (high - most, high) if search.high is not None else (low, low + most)
@@ -401,10 +403,13 @@ def _closed(plan: EndPlan, least: int, largest: int) -> Number:
 def _readable(number: Number, search: EndSearch) -> Number | None:
     """Return the number with private ends at rounder numbers, which the floats of a domain file state exactly.
 
-    Ends are tried at multiples of 10^k from the public end, then from 0, until the domain file gives the same number
-    again.
+    Ends are tried at multiples of 10^k from the public end, or from 0, until the domain file gives the same number
+    again; None if it never does.
     """
-    public = number.low if search.low is not None else number.high if search.high is not None else 0
+    public = 0
+    if search.low is not None or search.high is not None:
+        public = number.low if search.low is not None else number.high
+    # a low end is rounded down, and a high end up
     for scale, origin in product([10**digits for digits in range(20)], dict.fromkeys((public, 0))):
         low = number.low if search.low is not None else origin + (number.low - origin) // scale * scale
         high = number.high if search.high is not None else origin - (origin - number.high) // scale * scale

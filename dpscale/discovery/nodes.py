@@ -83,11 +83,9 @@ class CodeTree:
         return max(map(len, self.paths))
 
     def children(self, start: int, end: int, depth: int) -> list[CodeNode]:
-        """Return the nodes of a depth among the leaves start … end - 1.
-
-        `_at` is the code of a leaf's ancestor at a depth, or None. Leaves of a node are consecutive.
-        """
+        """Return the nodes of a depth above the leaves start … end - 1, or at them."""
         found: list[CodeNode] = []
+        # the leaves below a node are consecutive
         for code, leaves in groupby(range(start, end), lambda leaf: self._at(leaf, depth)):
             if code is not None:
                 first, *others = leaves
@@ -95,6 +93,7 @@ class CodeTree:
         return found
 
     def _at(self, leaf: int, depth: int) -> str | None:
+        """Return the code of a leaf's ancestor at a depth, or of the leaf itself; None if the leaf is higher."""
         path = self.paths[leaf]
         return path[depth - 1] if len(path) >= depth else None
 
@@ -142,8 +141,8 @@ def _read_table(search: NodeSearch, columns: Sequence[str]) -> pa.Table:
 
 def _path(row: Sequence[str | None]) -> Path:
     """Return the names from the top to the leaf, without empty levels and without repeats of the level above."""
-    named = [one for one in row if one]
-    return tuple(one for at, one in enumerate(named) if not at or one != named[at - 1])
+    named = [name for name in row if name]
+    return tuple(name for at, name in enumerate(named) if not at or name != named[at - 1])
 
 
 def _check(name: str, paths: Sequence[Path]) -> None:
@@ -151,16 +150,17 @@ def _check(name: str, paths: Sequence[Path]) -> None:
 
     A path has the names from the top to the leaf.
     """
-    parents: dict[str, Path] = {}
+    places: dict[str, Path] = {}  # of each name: the path from the top to it
     for path in paths:
         for depth in range(1, len(path) + 1):
-            if parents.setdefault(path[depth - 1], path[:depth]) != path[:depth]:
+            if places.setdefault(path[depth - 1], path[:depth]) != path[:depth]:
                 raise DomainError(
                     f"{name}.file", f"the name {path[depth - 1]!r} of two nodes", "distinct names", "rename one"
                 )
 
     leaves = {path[-1] for path in paths}
-    if len(leaves) < len(paths) or any(one in leaves for path in paths for one in path[:-1]) or not paths:
+    has_leaf_above = any(name in leaves for path in paths for name in path[:-1])
+    if len(leaves) < len(paths) or has_leaf_above or not paths:
         raise DomainError(f"{name}.file", "a code twice, or a code that is an ancestor of another", "one row for each"
                           " leaf", "remove the repeat")  # fmt: skip
 
@@ -179,7 +179,8 @@ def count_leaves(
 ) -> list[Integers]:
     """Return the exact counts of all codes in some partitions, as a list of one array. They are private.
 
-    `kept` marks the rows that count. Texts that are no code of the tree are left out.
+    `bounded` are the partitions with rows beyond a unit's bound, and `dropped` the masks of these rows. `kept` marks
+    the rows that count. Texts that are no code of the tree are left out.
     """
     total = np.zeros(len(request.codes), np.int64)
     masks: Mapping[Partition, RowMask] = dict(zip(bounded, dropped, strict=True))
@@ -264,7 +265,7 @@ def find_nodes(
         values = (draw.multiplier * count(nodes) + draw.words(stream, len(nodes))) / draw.multiplier
         new = {node: float(value) for node, value in zip(nodes, values, strict=True) if value >= least}
         found |= new
-        nodes = [child for one in new for child in plan.tree.children(one.start, one.end, depth + 1)]
+        nodes = [child for node in new for child in plan.tree.children(node.start, node.end, depth + 1)]
 
     return found
 
@@ -275,14 +276,14 @@ def found_nodes(plan: NodePlan, found: Mapping[CodeNode, float]) -> tuple[Attrib
     Deeper nodes overwrite their ancestors in `owner`, so each code belongs to the deepest node that was found above it.
     """
     owner: list[CodeNode | None] = [None] * len(plan.tree.paths)
-    for node in sorted(found, key=lambda one: one.depth):
+    for node in sorted(found, key=lambda node: node.depth):
         owner[node.start : node.end] = [node] * (node.end - node.start)
     codes: dict[str, list[str]] = {}
     for code, above in zip(plan.tree.codes, owner, strict=True):
         if above is not None:
             codes.setdefault(above.code, []).append(code)
 
-    codes = codes or {NONE_FOUND: [NONE_FOUND]}
+    codes = codes or {NONE_FOUND: [NONE_FOUND]}  # an attribute needs a value
     closed = replace(plan.attribute, values=tuple(codes), groups=tuple(map(tuple, codes.values())), search=None)
-    measured = [{"code": one.code, "depth": one.depth, "count": count} for one, count in found.items()]
+    measured = [{"code": node.code, "depth": node.depth, "count": count} for node, count in found.items()]
     return closed, {"found": measured, "error": plan.draw.lattice_variance**0.5}

@@ -88,17 +88,18 @@ class Checked:
 
 def check_columns(partitions: Sequence[Partition], domain: Domain, names: Sequence[str]) -> Checked:
     """Return the refused values of the partitions, and the types of the columns whose values are searched."""
-    listed = [domain[name] for name in names if isinstance(domain[name].search, ValueSearch | NodeSearch)]
-    columns = [one.column for one in listed]
-    kinds = [part.kinds(columns) for part in partitions] if listed else []
-    types = {(one.name, text_type(one, kind[one.column])) for kind in kinds for one in listed}
+    searched = [domain[name] for name in names if isinstance(domain[name].search, ValueSearch | NodeSearch)]
+    columns = [attribute.column for attribute in searched]
+    kinds = [partition.kinds(columns) for partition in partitions] if searched else []
+    types = {(attribute.name, text_type(attribute, kind[attribute.column])) for kind in kinds for attribute in searched}
     return Checked(worst_of(partitions, domain, names), tuple(sorted(types)))
 
 
 def types_of(checked: Sequence[Checked]) -> dict[str, str]:
-    """Return "text" or "integer" for each column; raise DataError if its files differ."""
+    """Return "text" or "integer" for each attribute; raise DataError if its files differ."""
     found: dict[str, str] = {}
-    for name, kind in sorted({one for part in checked for one in part.types if one[1]}):
+    # a column of nulls has no type
+    for name, kind in sorted({(name, kind) for part in checked for name, kind in part.types if kind}):
         if found.setdefault(name, kind) != kind:
             raise DataError(f"data column {name!r}", "texts in some files and integers in others",
                             "one type, because the values are searched", "convert the files")  # fmt: skip
@@ -122,6 +123,7 @@ class BinRequest:
     first: Integers
 
     def count(self, steps: Integers) -> Integers:
+        """Return the number of steps in each bin."""
         return np.bincount(np.searchsorted(self.first, steps, side="right") - 1, minlength=len(self.first))
 
 
@@ -154,10 +156,10 @@ class NodeRequest:
     depth: int
 
     def count(self, steps: Integers) -> Integers:
-        """Return the counts of all descendants, node by node.
+        """Return the counts of all descendants of the nodes at their depth, node by node.
 
-        A place is the distance from `low`. Its highest bits are the index of a node, and the next `depth` bits the
-        descendant.
+        A place is the distance of a step from `low`. Its highest bits are the index of a node, and the next `depth`
+        bits the descendant. Steps in other nodes do not count.
         """
         places = steps.view(np.uint64) - np.uint64(self.low % (1 << 64))  # modulo 2^64
         above = shifted(places, self.bits - self.level)

@@ -158,19 +158,21 @@ def delta_of(threshold: int, draw: GaussianDraw, rows_per_unit: int) -> float:
     """
     many = rows_per_unit > MOST_SPLIT
     numbers = _grid(rows_per_unit) if many else list(range(1, rows_per_unit + 1))
+    # probability that a value of so many rows passes
     passing = [tail_bound(threshold - draw.multiplier * rows, draw.variance) for rows in numbers]
     if max(passing) >= 1:
         return 1.0
 
     losses = -np.log1p(-np.array(passing))
     if many:  # of r rows between two numbers of the grid, the loss is at most that of the larger one
-        least = np.array([1, *(one + 1 for one in numbers[:-1])])
+        # so a row adds at most the largest loss of a number over the least rows that have it
+        least = np.array([1, *(number + 1 for number in numbers[:-1])])
         return min(-math.expm1(-float((losses / least).max()) * rows_per_unit) * (1 + ROUNDING), 1.0)
     return min(-math.expm1(-_largest_sum(losses)) * (1 + ROUNDING), 1.0)
 
 
 def delta_of_votes(threshold: int, draw: GaussianDraw, values: int) -> float:
-    """Return the largest probability that a value of one unit alone passes a threshold of votes.
+    """Return the largest probability that a value of one unit alone passes a threshold of votes (see the module).
 
     Parameters
     ----------
@@ -181,11 +183,12 @@ def delta_of_votes(threshold: int, draw: GaussianDraw, values: int) -> float:
         Largest number of values of a unit.
     """
     numbers = _grid(values) if values > MOST_SPLIT else list(range(1, values + 1))
-    least = [1, *(one + 1 for one in numbers[:-1])]  # fewest values up to each number, which have the largest weight
-    passing = [tail_bound(threshold - draw.multiplier * vote_weight(one), draw.variance) for one in least]
+    # fewest values up to each number, which have the largest weight
+    least = [1, *(number + 1 for number in numbers[:-1])]
+    passing = [tail_bound(threshold - draw.multiplier * vote_weight(number), draw.variance) for number in least]
     if max(passing) >= 1:
         return 1.0
-    losses = [most * -math.log1p(-one) for most, one in zip(numbers, passing, strict=True)]
+    losses = [most * -math.log1p(-probability) for most, probability in zip(numbers, passing, strict=True)]
     return min(-math.expm1(-max(losses)) * (1 + ROUNDING), 1.0)
 
 
@@ -262,18 +265,19 @@ def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int, votes
     Neighbours: added or removed rows: at most rows_per_unit of one unit, or one vote of a unit for each value.
     Proof: docs/privacy.md, Cells that are not public; tests/discovery/test_threshold.py.
     """
-    loss, steps = (delta_of_votes, VOTE) if votes else (delta_of, 1)
+    delta_at, steps = (delta_of_votes, VOTE) if votes else (delta_of, 1)
     most, low = float(delta), 0
+    # larger steps until the threshold is high enough, then bisection
     step = math.isqrt(draw.variance) + draw.multiplier * (VOTE if votes else rows_per_unit)
-    while loss(low + step, draw, rows_per_unit) > most:
+    while delta_at(low + step, draw, rows_per_unit) > most:
         low, step = low + step, 2 * step
     high = low + step
 
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if loss(middle, draw, rows_per_unit) <= most else (middle, high)
+        low, high = (low, middle) if delta_at(middle, draw, rows_per_unit) <= most else (middle, high)
 
-    return Threshold(draw=draw, value=high, delta=Fraction(loss(high, draw, rows_per_unit)), steps=steps)
+    return Threshold(draw=draw, value=high, delta=Fraction(delta_at(high, draw, rows_per_unit)), steps=steps)
 
 
 SHARD_BITS = 8  # highest bits of the first word of a hash, which are the number of its range
@@ -372,8 +376,8 @@ def count_values(
 def _batches(request: ValueRequest, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]) -> Any:
     """Yield the texts of a batch that occur, and their counts.
 
-    `rows` are the positions of the rows' values in `texts`, negative for others. Rows of another state than VALUE do
-    not count.
+    `dropped` has the masks of rows that do not count. Rows of another state than VALUE do not count either. `rows` are
+    the positions of the others' values in the texts of the batch.
     """
     for column, _, kept in request.rows.columns(request.attribute, partitions, dropped):
         found = text_entries(request.attribute, column)
@@ -399,8 +403,8 @@ def chosen_shards(words: Words, shards: range) -> Any:
     """
     if len(shards) == SHARDS:
         return slice(None)
-    own = _shards(words)
-    return (own >= shards.start) & (own < shards.stop)
+    numbers = _shards(words)
+    return (numbers >= shards.start) & (numbers < shards.stop)
 
 
 def take_shard(counts: ValueCounts, number: int, first: int = 0) -> ValueCounts:
@@ -497,10 +501,9 @@ def distinct_pairs(parts: Sequence[UnitValues]) -> UnitValues:
 
     A pair is (hash of a unit, hash of a value), of two words each. Pairs are sorted by unit and then by value.
     """
-    units, words = (
-        np.concatenate([np.empty((0, 2), np.uint64), *own])
-        for own in ([part.units for part in parts], [part.words for part in parts])
-    )
+    none = np.empty((0, 2), np.uint64)
+    units = np.concatenate([none, *(part.units for part in parts)])
+    words = np.concatenate([none, *(part.words for part in parts)])
     return UnitValues(*distinct_rows(units, words))
 
 
@@ -519,7 +522,10 @@ def unit_values(
 
 
 def _pairs(request: VoteRequest, column: Any, ids: Any, kept: Any, lookup: UnitMap | None) -> UnitValues:
-    """Return the pairs of the rows of a batch that have a value, in the ranges of the pass."""
+    """Return the pairs of the rows of a batch that have a value, in the ranges of the pass.
+
+    `ids` is the column of the units, `kept` marks the rows that count, and `lookup` maps ids to units.
+    """
     from dpscale.contributions.unit_hashes import text_words
 
     found = text_entries(request.values.attribute, column)
@@ -534,7 +540,7 @@ def _pairs(request: VoteRequest, column: Any, ids: Any, kept: Any, lookup: UnitM
 
 
 def take_pairs(pairs: UnitValues, number: int, ranges: Sequence[range]) -> UnitValues:
-    """Return the pairs of the ranges of units with a number."""
+    """Return the pairs of the units in the ranges of hashes that are at place `number` of `ranges`."""
     place = place_of_ranges(pairs.units, ranges[number])
     return UnitValues(pairs.units[place], pairs.words[place])
 
@@ -543,6 +549,7 @@ def count_votes(parts: Sequence[UnitValues], shards: range) -> ValueCounts:
     """Return the votes of the units of some ranges, in steps, for values in some shards."""
     pairs = distinct_pairs(parts)
     unit = np.cumsum(first_rows(pairs.units)) - 1
+    # number of values of each pair's unit
     values = np.bincount(unit)[unit] if len(unit) else unit
     chosen = chosen_shards(pairs.words, shards)
     return merge([ValueCounts(pairs.words[chosen], vote_weights(values)[chosen])])
@@ -551,6 +558,7 @@ def count_votes(parts: Sequence[UnitValues], shards: range) -> ValueCounts:
 def vote_weights(values: Integers) -> Integers:
     """Return the steps that units with some numbers of values add to each of them: floor(VOTE/√r), exactly."""
     weights = np.sqrt(VOTE**2 / np.maximum(values, 1)).astype(np.int64)
+    # the rounding of the root may be wrong by one step
     weights -= weights**2 * values > VOTE**2
     return weights + ((weights + 1) ** 2 * values <= VOTE**2)
 
@@ -642,7 +650,7 @@ def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple
     values = tuple(map(int, listed)) if kind == "integer" else tuple(listed)
     threshold = plan.threshold
     steps = threshold.draw.multiplier * threshold.steps
-    measured = [{"value": one, "count": counts[one] / steps} for one in found]
+    measured = [{"value": value, "count": counts[value] / steps} for value in found]
     closed = replace(plan.attribute, values=_padded(plan.attribute, values), search=None)
     error = threshold.draw.lattice_variance**0.5 / threshold.steps
 
@@ -650,8 +658,10 @@ def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple
 
 
 def _padded(attribute: Attribute, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values, with one that never occurs if the attribute would have a single cell."""
-    more = (attribute.outside == "category") + (attribute.nulls == "category")
-    if len(values) + more >= 2:
+    """Return the values, with another one if the attribute would have a single cell."""
+    categories = (attribute.outside == "category") + (attribute.nulls == "category")
+    if len(values) + categories >= 2:
         return values
-    return (*values, f"(other than {values[0]})" if isinstance(values[0], str) else -1 if values[0] >= 0 else 0)
+    if isinstance(values[0], str):
+        return (*values, f"(other than {values[0]})")
+    return (*values, -1 if values[0] >= 0 else 0)
