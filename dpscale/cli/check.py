@@ -224,7 +224,7 @@ def check_domain(file: str, data: str | None, scheduler: str | None, as_json: bo
     read = Domain.read(file, draft=True)
     checked = _checked(read, data, scheduler, read_origin(data, written)) if data is not None else {}
     faults = checked.get("faults", [])
-    attributes = [attribute_facts(one) for one in read.attributes]
+    attributes = [attribute_facts(attribute) for attribute in read.attributes]
     if as_json:
         click.echo(json.dumps({"attributes": attributes, "reviewed": read.reviewed, **checked}))
     else:

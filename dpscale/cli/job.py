@@ -120,8 +120,8 @@ def status(run_dir: str, as_json: bool) -> None:
         return
     for name, state in states.items():
         click.echo(f"{name:>12}: {state}{RESUME.get(state, '')}")
-    for name, own in parts.items():
-        click.echo(f"{name:>12}: {', '.join(f'{stage} {state}' for stage, state in own.items())}")
+    for name, states_of_part in parts.items():
+        click.echo(f"{name:>12}: {', '.join(f'{stage} {state}' for stage, state in states_of_part.items())}")
     if run.ended:
         click.echo(f"{'ended':>12}: {run.ended['how']} at {run.ended['at']}")
     # a driver on a cluster that does not report is silent

@@ -266,9 +266,9 @@ def model(run_dir: str, form: str, out: str | None, table: str | None, as_json: 
         given = "not given" if table is None else f"{table!r}"
         raise JobError("--table", given, ", ".join(tables), "name one of the run's tables")
     # the table of a run of one table needs no name
-    own = tables[table or next(iter(tables))]
-    fitted, labels = estimates.graphical_model_of(own)
-    path = Path(out) if out else own.path / ("model.bif" if form == "bif" else "model.pickle")
+    part = tables[table or next(iter(tables))]
+    fitted, labels = estimates.graphical_model_of(part)
+    path = Path(out) if out else part.path / ("model.bif" if form == "bif" else "model.pickle")
     content = fitted.to_bif(labels).encode() if form == "bif" else pickle.dumps(fitted.to_pgmpy("bayesian", labels))
     write_whole(path, content)
     click.echo(json.dumps({"model": str(path), "format": form}) if as_json else f"model: {path}")

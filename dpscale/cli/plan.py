@@ -164,9 +164,9 @@ def _warn_of_files(job: Any) -> None:
     """Warn of files beside the data of a job that are left out."""
     from dpscale.records.table import warn_left_out
 
-    for own in job.tables.values():
-        if not own.lake and own.path is not None:
-            warn_left_out(own.path, own.format or "")
+    for table in job.tables.values():
+        if not table.lake and table.path is not None:
+            warn_left_out(table.path, table.format or "")
 
 
 def make_plans(

@@ -121,6 +121,7 @@ class SameFiles:
         if is_local(self.folder) and not self.folder.is_dir():
             yield []
             return
+        # a worker reads the token in the folder, and hashes its files with this content
         content = secrets.token_bytes(16)
         with _written_token(self.folder, content) as token:
             fingerprints = {file: file_fingerprint(file, content) for file in self.files[:SAMPLE]}

@@ -189,25 +189,25 @@ def counting_cost(
 
 def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> tuple[int, str]:
     """Return the bytes of the task that needs most memory, and the attributes of its largest set."""
-    largest = max(plan_passes(domain, sets, memory, workers), key=lambda one: one.bytes)
+    largest = max(plan_passes(domain, sets, memory, workers), key=lambda counting_pass: counting_pass.bytes)
     widest = largest.sets[int(np.argmax(domain.cells_each(largest.sets)))]
     return largest.bytes, ", ".join(widest) or "the total"
 
 
-def _task_count(one: Pass, cover: Cover, rows: int) -> int:
+def _task_count(counting_pass: Pass, cover: Cover, rows: int) -> int:
     """Return the number of tasks of a pass over `rows` rows."""
     seconds = cover.saving.covered / cover.rows * rows / 1e9
-    return min(math.ceil(seconds / TASK_SECONDS), one.most)
+    return min(math.ceil(seconds / TASK_SECONDS), counting_pass.most)
 
 
-def _sum_tasks(one: Pass, items: int) -> int:
+def _sum_tasks(counting_pass: Pass, items: int) -> int:
     """Return the number of tasks that sum the counts of `items` items and extract shards from the sums.
 
     With several pieces, a task takes the counters of a piece out of the counts of each item before.
     """
-    pieces = len(one.pieces)
+    pieces = len(counting_pass.pieces)
     cut = items if pieces > 1 and items > 1 else 0
-    return pieces * (cut + _tree_tasks(items)) + len(one.shards)
+    return pieces * (cut + _tree_tasks(items)) + len(counting_pass.shards)
 
 
 def _tree_tasks(items: int) -> int:
@@ -258,7 +258,7 @@ def dropped_rows(group: Sequence[Partition], dropped: Mapping[Partition, Any]) -
 
 def run_pass(
     engine: Engine,
-    one: Pass,
+    counting_pass: Pass,
     groups: Sequence[tuple[Partition, ...]],
     checked: Sequence[str] = (),
     dropped: Mapping[Partition, Any] | None = None,
@@ -274,7 +274,7 @@ def run_pass(
     Parameters
     ----------
     engine : Engine
-    one : Pass
+    counting_pass : Pass
     groups : sequence of tuple of Partition
         Partitions of each worker.
     checked : sequence of str
@@ -286,15 +286,15 @@ def run_pass(
     grouped : bool
         Whether the database counts.
     """
-    domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
-    cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
+    domain, sizes = counting_pass.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
+    cover, rows = counting_pass.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
     # too few partitions, or more counters than rows: tasks divide the sets
-    disjoint = _share_sets(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers)
+    disjoint = _share_sets(counting_pass, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers)
     if disjoint:
-        items = _by_sets(one, groups, cover.rows, engine.workers)
+        items = _by_sets(counting_pass, groups, cover.rows, engine.workers)
     else:
-        merged = merge_groups(groups, min(one.most, useful_tasks(_seconds(cover, rows))))
-        items = _by_rows(one, merged, cover, _task_count(one, cover, rows))
+        merged = merge_groups(groups, min(counting_pass.most, useful_tasks(_seconds(cover, rows))))
+        items = _by_rows(counting_pass, merged, cover, _task_count(counting_pass, cover, rows))
 
     if weights is not None or grouped:
         items = [(group, replace(request, weights=weights, grouped=grouped)) for group, request in items]
@@ -303,22 +303,23 @@ def run_pass(
         (shared_requests[request], group, tuple(checked), *dropped_rows(group, dropped or {}))
         for group, request in items
     ]
-    pieces = [request.range for _, request in items] if disjoint else one.pieces
+    pieces = [request.range for _, request in items] if disjoint else counting_pass.pieces
 
-    return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, pieces, disjoint)
+    return engine.reduce(count_shards, tasks, len(counting_pass.shards), "count", counting_pass.bytes, pieces, disjoint)
 
 
-def _share_sets(one: Pass, cover: Cover, rows: int, files: int, share: float, workers: int) -> bool:
+def _share_sets(counting_pass: Pass, cover: Cover, rows: int, files: int, share: float, workers: int) -> bool:
     """Return whether workers share the sets and each reads all rows.
 
     This is better if one worker has a large `share` of the rows, or if there are many counters for the rows, because
     every task that counts all sets has its own counters. Both ways are compared by predicted nanoseconds.
     """
-    counting = cover.saving.covered / cover.rows * rows
-    reading = READ_NANOSECONDS * len(Layout(cover.domain, one.sets).names) * rows + OPEN_NANOSECONDS * files
-    by_rows = share * (counting + reading) + CLEAR_NANOSECONDS * one.cells
-    by_sets = (counting + CLEAR_NANOSECONDS * one.cells) / workers + reading
-    return min(workers, len(one.shards)) > 1 and by_sets < SHARING_GAIN * by_rows
+    counting = cover.saving.covered / cover.rows * rows  # `covered` is the time for the rows of the cover
+    names, clearing = Layout(cover.domain, counting_pass.sets).names, CLEAR_NANOSECONDS * counting_pass.cells
+    reading = READ_NANOSECONDS * len(names) * rows + OPEN_NANOSECONDS * files
+    by_rows = share * (counting + reading) + clearing
+    by_sets = (counting + clearing) / workers + reading
+    return min(workers, len(counting_pass.shards)) > 1 and by_sets < SHARING_GAIN * by_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +356,7 @@ class CountRequest:
 Item = tuple[tuple[Partition, ...], CountRequest]
 
 
-def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
+def _by_rows(counting_pass: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
     """Return the items of tasks that each count all sets over some partitions.
 
     `wanted` is the number of tasks. If groups are split, the cover is planned again for the fewer rows of each task;
@@ -363,8 +364,8 @@ def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, w
     """
     finer = [part for group in groups for part in split_group(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
-        cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
-    request = CountRequest(first=0, shards=one.shards, program=Program.of(cover), partial=len(finer) > 1)
+        cover = counting_pass.cover(max(cover.rows * len(groups) // len(finer), 1))
+    request = CountRequest(first=0, shards=counting_pass.shards, program=Program.of(cover), partial=len(finer) > 1)
     return [(group, request) for group in finer]
 
 
@@ -374,20 +375,20 @@ def _seconds(cover: Cover, rows: int) -> float:
     return per_row * rows / 1e9
 
 
-def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
+def _by_sets(counting_pass: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
     """Return the items of tasks that each count some shards, with about equally many sets, over all partitions.
 
     `rows` is an upper bound of the rows, by which the cover is chosen.
     """
     everything = tuple(part for group in groups for part in group)
-    ends = np.cumsum([len(shard.sets) for shard in one.shards])
+    ends = np.cumsum([len(shard.sets) for shard in counting_pass.shards])
     # first shard of each worker, so that all have about equally many sets
     cuts = sorted({int(np.searchsorted(ends, ends[-1] * worker / workers)) for worker in range(workers)})
 
     items: list[Item] = []
-    for first, end in pairwise([*cuts, len(one.shards)]):
-        shards = one.shards[first:end]
-        program = Program.of(replace(one, shards=shards).cover(rows))
+    for first, end in pairwise([*cuts, len(counting_pass.shards)]):
+        shards = counting_pass.shards[first:end]
+        program = Program.of(replace(counting_pass, shards=shards).cover(rows))
         items.append((everything, CountRequest(first, shards, program)))
     return items
 

@@ -126,34 +126,36 @@ class Shards:
             self._keep(counted_sets, packed, remaining)
             yield packed
 
-    def _store_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
+    def _store_pass(self, counting_pass: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
         """Keep the counts of a pass over the data on the workers, unless they fill more than half of the memory."""
-        if self._bytes + self._size(frozenset(sets).intersection(one.sets)) <= self.memory // 2:
-            self._keep(one, self._pack_pass(one, handles, sets), sets)
+        if self._bytes + self._size(frozenset(sets).intersection(counting_pass.sets)) <= self.memory // 2:
+            self._keep(counting_pass, self._pack_pass(counting_pass, handles, sets), sets)
 
-    def _keep(self, one: Pass, packed: Sequence[ShardRequest], sets: Sequence[AttributeSet]) -> None:
+    def _keep(self, counting_pass: Pass, packed: Sequence[ShardRequest], sets: Sequence[AttributeSet]) -> None:
         """Keep the shards of a pass, unless they fill more than half of the memory.
 
         `_stored` has pairs (handle, sets), `_names` all stored sets, and `_bytes` their estimated size.
         """
-        wanted = frozenset(sets).intersection(one.sets)
+        wanted = frozenset(sets).intersection(counting_pass.sets)
         if self._bytes + self._size(wanted) > self.memory // 2:
             return
         self._stored += [(handle, frozenset(in_shard)) for handle, in_shard in packed]
         self._names |= wanted
         self._bytes += self._size(wanted)
 
-    def _pack_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[ShardRequest]:
+    def _pack_pass(
+        self, counting_pass: Pass, handles: list[Handle], sets: Sequence[AttributeSet]
+    ) -> list[ShardRequest]:
         """Return the shards of a pass: counted layouts combined into a few per thread, fewer if they are small.
 
         A shard has those of `sets` that its layouts count.
         """
         wanted, items = set(sets), []
-        shards = shards_of(len(wanted.intersection(one.sets)), one.cells, self.engine.workers)
+        shards = shards_of(len(wanted.intersection(counting_pass.sets)), counting_pass.cells, self.engine.workers)
         together = -(-len(handles) // shards)  # layouts that are combined into one shard
 
         for start in range(0, len(handles), together):
-            layouts, flats = one.shards[start : start + together], handles[start : start + together]
+            layouts, flats = counting_pass.shards[start : start + together], handles[start : start + together]
             in_shard = [names for layout in layouts for names in layout.sets if names in wanted]
             whole = self.whole.intersection(in_shard)
             items.append((layouts, in_shard, self.groups, self.rows, whole, *flats))

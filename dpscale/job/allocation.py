@@ -210,12 +210,12 @@ class Divisible:
 
     @cached_property
     def private(self) -> list[str]:
-        return [name for name, one in self.job.tables.items() if not one.public]
+        return [name for name, table in self.job.tables.items() if not table.public]
 
     def sizes(self, table: str) -> tuple[int, ...]:
         """Return the number of cells of every attribute."""
         domain = self.job.domains[table]
-        return tuple(domain[one].size for one in domain.names)
+        return tuple(domain[name].size for name in domain.names)
 
     def unit_rows(self, table: str) -> int:
         """Return the number of rows of a table that a neighbour changes: rows of a unit, for each step apart."""

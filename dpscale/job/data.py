@@ -374,13 +374,13 @@ def default_dataset(paths: list[str], ledger: str, places: Mapping[str, str]) ->
 
 def files_of(paths: list[str]) -> str:
     """Return the absolute path of files, or their common folder; an address is unchanged."""
-    return real(paths[0]) if len(paths) == 1 else common_folder([real(one) for one in paths] or ["/"])
+    return real(paths[0]) if len(paths) == 1 else common_folder([real(path) for path in paths] or ["/"])
 
 
 def folder_of_run(manifest: Mapping[str, Any], run: Path) -> str:
     """Return the folder of the job of a run: at its place from the run directory if the files are there."""
     near = os.path.normpath(os.path.join(str(run), manifest["from_run"])) if manifest["from_run"] else ""
-    if near and any(is_there(located(Path(near), one)) for one in manifest["places"].values()):
+    if near and any(is_there(located(Path(near), place)) for place in manifest["places"].values()):
         return near
     return str(manifest["folder"])
 

@@ -220,8 +220,8 @@ class Job(Settings):
 
     @property
     def _private_paths(self) -> list[str]:
-        paths = [one.path for one in self.tables.values() if not one.public]
-        return [*paths, *(one.via for one in self.link if one.via)]
+        paths = [table.path for table in self.tables.values() if not table.public]
+        return [*paths, *(link.via for link in self.link if link.via)]
 
     @property
     def distributions(self) -> dict[str, str]:
@@ -234,7 +234,7 @@ class Job(Settings):
     @cached_property
     def declared(self) -> dict[str, Domain]:
         """Domains of the tables as their files state them, with assumed cells where they are not public."""
-        return {name: one.read_domain() for name, one in self.tables.items()}
+        return {name: table.read_domain() for name, table in self.tables.items()}
 
     @cached_property
     def domains(self) -> dict[str, Domain]:
@@ -411,8 +411,8 @@ class Job(Settings):
     @property
     def pieces(self) -> list[str]:
         """Names of the components that share the budget."""
-        tables = [f"tables.{name}" for name, one in self.tables.items() if not one.public]
-        return [*tables, *(f"links.{one.called}" for one in self.link), *(f"joins.{name}" for name in self.joined)]
+        tables = [f"tables.{name}" for name, table in self.tables.items() if not table.public]
+        return [*tables, *(f"links.{link.called}" for link in self.link), *(f"joins.{name}" for name in self.joined)]
 
     @cached_property
     def shares(self) -> dict[str, float]:

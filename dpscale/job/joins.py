@@ -120,21 +120,21 @@ def resolve_joins(job: TablesOfJob) -> dict[str, Join]:
     return joins
 
 
-def _combined(one: Join, other: Join, named: bool) -> Join:
+def _combined(join: Join, added: Join, named: bool) -> Join:
     """Return the join of the links of two parts with the same name of their join.
 
     Raises JobError if the links differ, unless the job gives both parts that name (`named`). A table may be the target
     of a single edge only.
     """
-    edges = tuple(dict.fromkeys([*one.edges, *other.edges]))
-    counted = {link.called: link for link in one.counted + other.counted}
-    same_base = (one.base, one.bound, bool(one.counted)) == (other.base, other.bound, bool(other.counted))
-    adds_nothing = set(edges) == set(one.edges) and set(counted) == {link.called for link in one.counted}
+    edges = tuple(dict.fromkeys([*join.edges, *added.edges]))
+    counted = {link.called: link for link in join.counted + added.counted}
+    same_base = (join.base, join.bound, bool(join.counted)) == (added.base, added.bound, bool(added.counted))
+    adds_nothing = set(edges) == set(join.edges) and set(counted) == {link.called for link in join.counted}
     targets = [edge.target for edge in edges]
     if not (same_base and (named or adds_nothing)) or len(set(targets)) < len(targets):
-        raise JobError("workload.name", f"the join {one.name!r} over different links, or with different bounds",
+        raise JobError("workload.name", f"the join {join.name!r} over different links, or with different bounds",
                        "a name for each join", "set name for one of the parts")  # fmt: skip
-    return replace(one, edges=edges, counted=tuple(counted.values()))
+    return replace(join, edges=edges, counted=tuple(counted.values()))
 
 
 def edges_of(job: TablesOfJob, through: Sequence[str] | None = None) -> list[Edge]:

@@ -329,7 +329,7 @@ def table_jobs(job: Job) -> dict[str, TableJob]:
         return {ONLY: job.table}
     protects = neighbour_relation(job)
     check_stated_rows(job)
-    private = [name for name, one in job.tables.items() if not one.public]
+    private = [name for name, table in job.tables.items() if not table.public]
     return {name: table_job(job, protects, name) for name in private}
 
 

@@ -19,7 +19,7 @@ from dpscale.job.sections import LinkSection, TablesOfJob
 
 def private_tables(job: TablesOfJob) -> list[str]:
     """Return the names of the private tables, in the order of the job."""
-    return [name for name, one in job.tables.items() if not one.public]
+    return [name for name, table in job.tables.items() if not table.public]
 
 
 def root_table(job: TablesOfJob) -> str:

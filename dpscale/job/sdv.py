@@ -135,8 +135,8 @@ def _attributes(content: Content, name: str) -> dict[str, str]:
     return {column: kind for column, kind in columns.items() if column not in keys and kind in KINDS}
 
 
-def _table(name: str, one: Content, data: str | Path, public: bool) -> dict[str, Any]:
-    columns = columns_of(one.get("primary_key"))
+def _table(name: str, described: Content, data: str | Path, public: bool) -> dict[str, Any]:
+    columns = columns_of(described.get("primary_key"))
     key = {"key": _key(columns)} if columns else {}
     return {"path": _place(data, name), "domain": f"{name}.domain.toml", **key} | ({"public": True} if public else {})
 
@@ -178,9 +178,9 @@ def _kind(table: Content, columns: tuple[str, ...], public: bool) -> dict[str, A
     return {"kind": "one-to-one"} if single else {"kind": "one-to-many", **({} if public else {"max_degree": 10})}
 
 
-def _self(one: Content) -> dict[str, Any]:
+def _self(relation: Content) -> dict[str, Any]:
     """Return the policy of a link within one table, in which some row has no parent."""
-    return {"nulls": "keep"} if one["parent_table_name"] == one["child_table_name"] else {}
+    return {"nulls": "keep"} if relation["parent_table_name"] == relation["child_table_name"] else {}
 
 
 def _link_of_pairs(
@@ -248,7 +248,7 @@ def _columns(job: Job, link: LinkSection) -> list[tuple[str, ...]]:
 
 def _table_metadata(job: Job, name: str) -> dict[str, Any]:
     key, domain = job.key(name), job.domains[name]
-    columns = {**{one: {"sdtype": "id"} for one in key}, **{one: sdtype_of(domain[one]) for one in domain.names}}
+    columns = {column: {"sdtype": "id"} for column in key} | {axis: sdtype_of(domain[axis]) for axis in domain.names}
     return {**({"primary_key": _key(key)} if key else {}), "columns": columns}
 
 

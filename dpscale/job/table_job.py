@@ -214,6 +214,7 @@ def unit_workload(parts: Sequence[WorkloadSection], unit: Sequence[str], domain:
                 sets += unit_sets(select(statement, domain, unit))
             workload.add(MARGINAL.name, attributes=list(dict.fromkeys(sets)), weight=part.single_weight)
             continue
+        # keys of other families, or another weight than one number above 0
         has_others = part.given or part.record_weight or not part.weight or isinstance(part.weight, list)
         if part.family != MARGINAL.name or has_others:
             raise JobError("workload.count", f"'units' for family {part.family!r}, or with other keys",

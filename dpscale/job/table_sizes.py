@@ -83,8 +83,8 @@ def check_public_parents(job: Job, rows: dict[str, int]) -> None:
     JobError
         If a table has more rows than its parents.
     """
-    for name, one in job.tables.items():
-        for link in () if one.public else required_links(job, name):
+    for name, section in job.tables.items():
+        for link in () if section.public else required_links(job, name):
             if link.parent in rows and least_rows(job, name) > rows[link.parent] * link.bound:
                 raise JobError(f"tables.{name}.rows", f"{least_rows(job, name)}, but each row has a row of its own in "
                                f"{link.parent}, a public table of {rows[link.parent]} rows",
@@ -93,8 +93,8 @@ def check_public_parents(job: Job, rows: dict[str, int]) -> None:
 
 def check_stated_rows(job: Job) -> None:
     """Raise JobError for a number of rows that does not fit the stated rows of other tables."""
-    for name, one in job.tables.items():
-        if not one.public:
+    for name, section in job.tables.items():
+        if not section.public:
             least_rows(job, name)
 
 

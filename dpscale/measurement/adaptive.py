@@ -302,6 +302,7 @@ def run(
         return state
 
     counted = measurement_plan.counted_sets
+    # candidates are compared over groups of cells; sets that are only measured keep their cells
     over_cells = set(counted) - set(rounds.candidates)
     shard = build_shard(map(exact, counted), counted, state.groups, state.rows, over_cells)
     while state.selection is not None:

@@ -389,7 +389,7 @@ class _Values(Sequence[Floats]):
         return request.estimate(self.measured(range(len(self))[index]).reshape(request.block.rows))
 
     def measured(self, index: int) -> Floats:
-        """Return the stored numbers of one request, flat."""
+        """Return the stored numbers of one request, flat, from the file whose span has the place of the request."""
         place, starts = int(self._layout.place[index]), self._layout.starts
         span = self._span(place)
         first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])

@@ -178,7 +178,7 @@ def _apply(factor: Factor, values: Integers, axis: int | None) -> Integers:
         return np.asarray(factor.apply(values.reshape(-1)))
     if factor.kind == "identity":
         return values
-    if factor.kind == "center":
+    if factor.kind == "center":  # n x − Σ x for n cells, an integer multiple of x less its mean
         total = values.sum(axis=axis, keepdims=True)
         values *= factor.cells
         values -= total

@@ -237,7 +237,7 @@ class Labels:
     @cached_property
     def numeric(self) -> bool:
         """Whether all labels are integers or null."""
-        return all(isinstance(label, int | None) for one in self.domain.axes for label in one.labels)
+        return all(isinstance(label, int | None) for attribute in self.domain.axes for label in attribute.labels)
 
     def column(self, names: Sequence[str], cells: Sequence[Integers32]) -> pa.Array:
         """Return the labels of cells of several attributes as one column.
@@ -474,7 +474,7 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
 
 def statements_of(run: TablePart) -> dict[str, Statement]:
     """Return the SELECT statements of a job by name."""
-    return {one.name: one for part in run.job.workload for one in part.statements}
+    return {statement.name: statement for part in run.job.workload for statement in part.statements}
 
 
 def selected(run: TablePart, answered: Answered, name: str, level: float) -> pa.Table:

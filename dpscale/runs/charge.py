@@ -202,7 +202,7 @@ def protection_fields(protects: Protection) -> dict[str, Any]:
 
 def facts_of_totals(domains: Iterable[Domain]) -> dict[str, str]:
     """Return the condition of the guarantee of tables as a fact of their charge; empty without one."""
-    condition = condition_of(one for domain in domains for one in domain.public_totals)
+    condition = condition_of(total for domain in domains for total in domain.public_totals)
     return {CONDITION: condition} if condition else {}
 
 

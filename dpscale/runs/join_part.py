@@ -80,7 +80,7 @@ class JoinedTable(TablePart):
     @property
     def lookup_tables(self) -> list[Table]:
         sections = self.job.join.lookups
-        return [*map(_opened, sections), *(_hop(hop) for one in sections for hop in one.through or ())]
+        return [*map(_opened, sections), *(_hop(hop) for section in sections for hop in section.through or ())]
 
     def restrict(self, table: Table, engine: Engine) -> Table:
         """Return the join of a table (the base) with the tables that its rows refer to.

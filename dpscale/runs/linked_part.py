@@ -101,7 +101,7 @@ class LinkedTablePart(TablePart):
 
 def table_parts(whole: LinkedTables) -> list[LinkedTablePart]:
     """Return the parts of the private tables."""
-    return [LinkedTablePart(whole, name) for name, one in whole.job.tables.items() if not one.public]
+    return [LinkedTablePart(whole, name) for name, section in whole.job.tables.items() if not section.public]
 
 
 def describe_rows(table: TablePart) -> dict[str, Any]:

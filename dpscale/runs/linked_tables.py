@@ -267,8 +267,8 @@ class LinkedTables(Content):
 
     def layouts(self) -> dict[str, Layout | None]:
         """Return size, time and number of files, or the version, of every table and table of pairs."""
-        found = {f"tables.{name}": _layout(one) for name, one in self.job.tables.items()}
-        return found | {f"link {one.called}": layout(one.via) for one in self.job.link if one.via}
+        found = {f"tables.{name}": _layout(section) for name, section in self.job.tables.items()}
+        return found | {f"link {link.called}": layout(link.via) for link in self.job.link if link.via}
 
     @property
     def protects(self) -> Protection:

@@ -150,7 +150,7 @@ class Content:
     @property
     def data_paths(self) -> list[str]:
         """Paths of the data of all tables, as the job gives them."""
-        return [one.path for one in self.job.tables.values()] + [one.via for one in self.job.link if one.via]
+        return [table.path for table in self.job.tables.values()] + [link.via for link in self.job.link if link.via]
 
     def changed_data(self) -> dict[str, list[str]]:
         """Return what changed since measuring, by the key of the job: size, time or number of files, or the version.
@@ -168,7 +168,7 @@ class Content:
     @property
     def uses_footers(self) -> bool:
         """Whether the content of a file is that of its footer."""
-        return all(one.snapshot == "footers" for one in self.job.tables.values())
+        return all(table.snapshot == "footers" for table in self.job.tables.values())
 
     @property
     def amount(self) -> float:
@@ -224,12 +224,12 @@ class Content:
     @property
     def public_domains(self) -> Mapping[str, Domain]:
         """Domains of the public tables by name."""
-        return {name: self.job.domains[name] for name, one in self.job.tables.items() if one.public}
+        return {name: self.job.domains[name] for name, table in self.job.tables.items() if table.public}
 
     @property
     def pair_tables(self) -> tuple[str, ...]:
         """Names of the tables of pairs."""
-        return tuple(one.called for one in self.job.link if one.via)
+        return tuple(link.called for link in self.job.link if link.via)
 
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
         """Return the synthetic rows; `read` maps the files of a table, and a reader of their columns, to its rows."""
@@ -378,7 +378,8 @@ class Run(StageRecords):
 
     def requests(self, name: str) -> bool:
         """Return whether an attribute that enables a stage is given, for the run or for one of its tables."""
-        return getattr(self.content, name, None) is not None or any(one.requests(name) for one in self.tables.values())
+        is_of_run = getattr(self.content, name, None) is not None
+        return is_of_run or any(table.requests(name) for table in self.tables.values())
 
     @property
     def stages(self) -> Mapping[str, Stage]:  # type: ignore[override]
@@ -460,7 +461,7 @@ class Run(StageRecords):
     @property
     def attack_risk(self) -> AttackRisk:
         """Attack risk of the answers; condition on public totals of the same records included."""
-        swaps = any(condition_of(one.domain.public_totals) for one in self.tables.values())
+        swaps = any(condition_of(table.domain.public_totals) for table in self.tables.values())
         return AttackRisk.of(self.pooled_cost, self.protects, swaps, self.manifest["private"])
 
     @property

@@ -95,7 +95,7 @@ def run_requested(run: Run, engine: Engine, only: str | None = None) -> None:
 
 
 def _requested(run: Run, only: str | None) -> list[Stage]:
-    return [one for one in run.stages.values() if (one.is_enabled(run) if only is None else only == one.name)]
+    return [stage for stage in run.stages.values() if (stage.is_enabled(run) if only is None else only == stage.name)]
 
 
 def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None = None) -> None:
@@ -192,7 +192,7 @@ def _spent(run: Run) -> dict[str, Any]:
 def ledger_entry(run: Run, release: str | None = None) -> dict[str, Any] | None:
     """Return the state and cost of a release on the ledger, by default the run's; None if it was never charged."""
     dataset, release = ledger_dataset(run), release or run.manifest["release"]
-    return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
+    return next((row for row in dataset.get("releases", ()) if row["release"] == release), None)
 
 
 def _releases(run: Run) -> list[str]:

@@ -488,7 +488,8 @@ def perform_search(attribute: Attribute, plan: SearchPlan, reader: SearchReader)
 
 def summarize_searches(declared: Domain, found: Domain, released: Mapping[str, Any]) -> dict[str, SearchSummary]:
     """Return the summary of every search by attribute; `released` is the content of the record of a run."""
-    return {one.name: _kind_of(one).summarize(found[one.name], released[one.name]) for one in declared.searches}
+    return {searched.name: _kind_of(searched).summarize(found[searched.name], released[searched.name])
+            for searched in declared.searches}  # fmt: skip
 
 
 def _kind_of(attribute: Attribute) -> SearchKind:

@@ -173,7 +173,7 @@ def table_facts(table: Any, plan: MeasurementPlan, rows: int) -> Facts:
         "post_processing": f"{table.job.reconstruction.name}: from released values alone",
         "sensitivity": SENSITIVITY,
         "steps": table.steps,
-        "thresholds": sum("threshold" in one for one in searches),
+        "thresholds": sum("threshold" in search for search in searches),
         **delta,
     }
 

@@ -110,7 +110,7 @@ class TablePart(Part):
         if not self.requests("unit_counts"):
             return []
         _, records = self.stages["units"].function("terms")(self)
-        draws = {str(one["count"]): DrawFacts(str(one["count"])) for one in records}
+        draws = {str(record["count"]): DrawFacts(str(record["count"])) for record in records}
         return [
             Journaled(
                 entry="units", folder=self.path / DRAWN_UNITS, name=lambda label: str(label["count"]), draws=draws
@@ -156,7 +156,7 @@ class TablePart(Part):
     @property
     def compared(self) -> frozenset[str]:
         """Attributes and numbers whose values rules compare."""
-        every = (one for rule in self.domain.value_rules for one in rule.clause.linear)
+        every = (linear for rule in self.domain.value_rules for linear in rule.clause.linear)
         return frozenset(name for linear in every for name in linear.names)
 
     @property

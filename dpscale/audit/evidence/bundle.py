@@ -148,7 +148,7 @@ class Records:
                 where = {"part": part, "entry": "", "decision": decision.round, "place": place}
                 yield self._record(where | {"file": self._path(store.folder / name)}, label, request, facts)
         for decision in decisions:
-            yield from ({"part": part, "entry": "", **one} for one in _selections(decision))
+            yield from ({"part": part, "entry": "", **selection} for selection in _selections(decision))
 
     def _record(self, where: Fields, label: Fields, request: MeasurementRequest, facts: Facts) -> Fields:
         """Return the record of a measurement: where it is, what it measures, its noise, sensitivity and cost.

@@ -319,7 +319,7 @@ def ledger_events(ledger: Fields) -> Events:
 
 
 def additive_delta(row: Fields, ledger: Fields) -> Fraction:
-    """Return the additive δ of an entry over the steps of the dataset."""
+    """Return the additive δ of an entry, grown by group privacy to the unit of the dataset (`steps`)."""
     cost = row["cost"]
     is_pure = not any(Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp"))
     pure = float(Fraction(cost.get("pure") or 0)) if is_pure else math.inf
@@ -695,7 +695,7 @@ def _explain_mismatch(name: str, claim: Fields, found: dict[str, float], most: f
     """Return a message if the smallest bound of ε is above `most`, the claim with a tolerance; "" if not."""
     lowest = min(found.values(), default=math.inf)
     fault = f"{name}: ε is {lowest:.9g} at δ = {claim['delta']:g}, but {claim['epsilon']:.9g} is claimed"
-    return fault if not lowest <= most else ""
+    return fault if not lowest <= most else ""  # NaN is a fault
 
 
 def account(name: str, claim: Fields, events: Events) -> tuple[dict[str, float], str]:

@@ -713,8 +713,8 @@ def row_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
 # ---- thresholds ------------------------------------------------------------------------------------------------------
 
 
-def failure_events(records: Sequence[Fields], part: Fields, own: Events, entry: str) -> Events:
-    """Return the additive δ of a part under an entry as an event; `own` has its other events, over all its steps.
+def failure_events(records: Sequence[Fields], part: Fields, events: Events, entry: str) -> Events:
+    """Return the additive δ of a part under an entry as an event; `events` are its others, over all its steps.
 
     The δ of one step grows with the steps (`grown_delta`); μ and ε of one step are those of all divided by their
     number.
@@ -724,10 +724,10 @@ def failure_events(records: Sequence[Fields], part: Fields, own: Events, entry: 
     delta = sum(map(Fraction, chances), Fraction(part.get("delta") or 0) if not entry else Fraction(0))
     if not delta:
         return Events()
-    mu = math.sqrt(sum(count * AS_GAUSSIAN[kind](float(cost)) for (kind, cost), count in own.items()))
-    laplace = sum(float(cost) * count for (kind, cost), count in own.items() if kind == "laplace")
+    mu = math.sqrt(sum(count * AS_GAUSSIAN[kind](float(cost)) for (kind, cost), count in events.items()))
+    laplace = sum(float(cost) * count for (kind, cost), count in events.items() if kind == "laplace")
     # pure ε exists only without Gaussian events and selections
-    pure = laplace / steps if all(kind == "laplace" for kind, _ in own) else math.inf
+    pure = laplace / steps if all(kind == "laplace" for kind, _ in events) else math.inf
     return Events({("delta", grown_delta(delta, mu / steps, pure, steps)): 1})
 
 
@@ -761,6 +761,7 @@ def threshold_delta(record: Fields, part: Fields) -> float:
     it gives floor(w/√r) to each of r values, where w is the record's bound.
     """
     threshold, step, variance = (int(record[name]) for name in ("threshold", "multiplier", "variance"))
+    # L1 norm of the only change: the rows of a unit, or w
     [most] = changes(bound_of(record, part))[1]
     if "votes" in record:
         [rows] = changes(bound_of({"bound": record["votes"]}, part))[1]

@@ -138,12 +138,12 @@ class Guide:
             content["data"]["domain"] = str(Path(folder) / self.files[0].name)
             write_private(content["data"]["domain"], domain)
             read = Job.parse(content, self.folder)
-            [(name, own)] = planned_jobs(read).items()
+            [(name, table)] = planned_jobs(read).items()
             with closing(resolve(scheduler=read.engine.scheduler)) as engine:
-                planned = make_plans(read, {name: own}, None, False, engine)[name]
-                summary = plan_summary(own, planned, engine, False, None)
-            summary |= {"rows": None, "notes": [], "attack_risk": planned_risk(own).describe()}
-            sets = planned.forecast(own.answer_budget(own.read_domain())).errors(MOST)
+                planned = make_plans(read, {name: table}, None, False, engine)[name]
+                summary = plan_summary(table, planned, engine, False, None)
+            summary |= {"rows": None, "notes": [], "attack_risk": planned_risk(table).describe()}
+            sets = planned.forecast(table.answer_budget(table.read_domain())).errors(MOST)
             text = "\n".join(filter(None, [plan_text(summary), missing_words(read)]))
         worst_first = sorted(sets, key=lambda errors: -float(errors["error"]))
         largest = [{"unit": RECORDS, **errors} for errors in worst_first[:SHOWN_SETS]]

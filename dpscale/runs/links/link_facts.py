@@ -204,9 +204,9 @@ def _chosen(loop: published.Rounds, folder: Path) -> list[list[int]]:
 
 
 def _round_draws(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> dict[str, DrawFacts]:
-    """Return the noisy marginals of each round of a published loop.
+    """Return the facts of the noisy marginals of each round of a published loop: numbers of values and of marginals.
 
-    `rounds` has the selected marginals of each round, by their numbers.
+    `rounds` has the selected marginals of each round, by their numbers; marginal k has cells[k] values.
     """
     sizes = (piece.sizes(piece.link.parent), piece.sizes(piece.link.child))
     cells = rounding.marginal_cells(*sizes, piece.link.loop.order)

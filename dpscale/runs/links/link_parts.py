@@ -81,7 +81,7 @@ def number_of_parts(job: Job, link: LinkSection, neighbours: NeighbourRelation) 
 
 def _most_rows(table: Table) -> int:
     """Return the largest number of rows of a table, from one partition of each file."""
-    return sum(one.row_bound() for one in {part.path: part for part in table.partitions}.values())
+    return sum(partition.row_bound() for partition in {part.path: part for part in table.partitions}.values())
 
 
 @dataclass(frozen=True)

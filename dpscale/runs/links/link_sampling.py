@@ -130,6 +130,7 @@ class Drawing:
 
     @property
     def known(self) -> bool:
+        """Whether the number of links of each child is known: one, unless the link is many-to-many."""
         return self.link.kind != "many-to-many"
 
     @property
@@ -158,6 +159,7 @@ class Drawing:
         (u, v), stream = self.sides, PublicStream(self.run.manifest["release"], f"links {self.link.called}")
         if not (u.rows and v.rows):
             return np.empty((0, 2), np.int64)
+        # a published loop has fitted the probability of each link
         if self.measured.chances is not None and not self.known:
             pairs = sample_pairs(self.measured.chances, u, v, int(self.measured.links), stream)
             return limit_degrees(pairs, self.bounds, stream)

@@ -136,7 +136,8 @@ class LinkSides:
         is_context = self._is_context(link)
         if not (is_context or wanted):
             return np.empty((0, 2), np.int64)
-        if wanted:  # changes by rules have one order: links that are stored come first
+        # rules change rows by their links; the order must be the same in every run: links that are stored come first
+        if wanted:
             for other in self.run.job.link:
                 if self._is_context(other) and other.called not in self.drawn:
                     self._rule(other, self._stored_links(other))

@@ -460,7 +460,10 @@ class LinkMeasurement:
         return str(self.stored["tag"])
 
     def _sign(self, records: list[str]) -> dict[str, Any]:
-        """Return data, link, shares and query, which determine a draw, as the journal records them."""
+        """Return what determines a draw, as the journal records it: the data, link, budget and noise key of the run.
+
+        `records` are texts that say which sums are drawn.
+        """
         manifest = self.run.manifest
         return {
             "records": records,

@@ -136,7 +136,10 @@ class AnswersPart(TablePart):
 
     @property
     def decisions(self) -> list[Decision]:
-        """Decisions of the combined values: the first one, and one that follows from the first period."""
+        """Decisions of the combined values: the first one, and one that follows from the first period, if there is one.
+
+        A combined value is Σ c_t y_t over the values of periods, so its noise variance is Σ c_t² times that of one.
+        """
         first, structure = self.measurement_plan.first_decision(), self.stream.structure
         if structure is None:
             return [first]

@@ -75,7 +75,10 @@ class GrowingPart(Part):
         self.job, self.declared, self.period = job, declared, period
 
     def charges(self, entry: str) -> tuple[Cost, object] | None:
-        """Return the cost of all periods of the horizon, which the plan determines."""
+        """Return the cost of all periods of the horizon, and the terms that determine their draws; see `Part`.
+
+        None for other entries of the ledger, because nothing else is charged.
+        """
         if entry != "privacy":
             return None
         terms = [self.period_plan.digest, asdict(self.time_plan), self.labels]

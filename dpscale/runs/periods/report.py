@@ -75,7 +75,7 @@ def _values(run: GrowingPart, framed: dict[str, Any]) -> dict[str, Callable[[], 
         "certified": lambda: run.time_plan.gap if np.isfinite(run.time_plan.gap) else None,
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
-        "guarantees": lambda: [(run.spent.epsilon_or_inf(one), one) for one in dict.fromkeys([delta, 1e-6, 1e-9])],
+        "guarantees": lambda: [(run.spent.epsilon_or_inf(at), at) for at in dict.fromkeys([delta, 1e-6, 1e-9])],
         "job_text": lambda: tomli_w.dumps(redacted(run.run.job.to_dict())),
     }  # fmt: skip
 

@@ -312,8 +312,8 @@ def _on_rules(domain: Domain) -> list[str]:
 def _on_assumed_cells(measurement_plan: MeasurementPlan) -> list[str]:
     """Return sentences on what is assumed where cells are not public."""
     domain = measurement_plan.workload.domain
-    assumed = [f"{one.name} ({one.size})" for one in domain.searches if one.name not in domain.number_names]
-    ends = [one.name for one in domain.searches if one.name in domain.number_names]
+    assumed = [f"{axis.name} ({axis.size})" for axis in domain.searches if axis.name not in domain.number_names]
+    ends = [axis.name for axis in domain.searches if axis.name in domain.number_names]
     lines = []
     if assumed:
         lines.append(f"The cells of {', '.join(assumed)} are not public: the numbers in brackets are assumed, and the"

@@ -273,7 +273,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "job": job,
         "domain": run.domain,
         "measurement_plan": measurement_plan,
-        "refuses": [one.name for one in run.domain.axes if "reject" in (one.outside, one.nulls, one.foreign)],
+        "refuses": [axis.name for axis in run.domain.axes if "reject" in (axis.outside, axis.nulls, axis.foreign)],
     }
     return {name: partial(_same, value) for name, value in facts.items()} | {
         "total": lambda: results()["total"],
@@ -291,7 +291,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "sure": sure,
         "errors": lambda: overall_errors(sure(), index()),
         "has_errors": lambda: any(line["typical"] is not None for line in sure()),
-        "findings": lambda: [one.sentence(run.domain) for one in told()],
+        "findings": lambda: [finding.sentence(run.domain) for finding in told()],
         "workload": lambda: _words(sure()),
         "strategies": lambda: [] if fixed is None else strategies(fixed),
         "snippets": lambda: snippets(run, index()),
@@ -312,7 +312,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "index": lambda: len(index()),
         "risk": lambda: run.attack_risk,
         "counted": lambda: counted_words(run),
-        "error_plot": lambda: error_plot({name: own for name, own in _errors(index()).items() if name in counts}),
+        "error_plot": lambda: error_plot({name: errors for name, errors in _errors(index()).items() if name in counts}),
         "share_plot": lambda: share_plot(budget_shares(measurement_plan)),
         "weight_plot": lambda: "" if fixed is None else weight_plot(fixed.accuracy.profiles),
         "drawn": lambda: _drawn(run),
