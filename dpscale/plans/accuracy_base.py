@@ -224,10 +224,10 @@ class Accuracy(ABC):
         """
         domain = self.domain if self.blocks.merged is None else self.blocks.merged.whole
 
-        def variances(some: Floats) -> Floats:
+        def variances(array: Floats) -> Floats:
             """Return the variances of an array of queries."""
             part = self.blocks.part(
-                ExplicitPart(domain=domain, attributes=attributes, array=some, each=np.ones(len(some)))
+                ExplicitPart(domain=domain, attributes=attributes, array=array, each=np.ones(len(array)))
             )
             return self._array_variances(part, attributes)
 
@@ -392,7 +392,7 @@ class CoupledResiduals(Accuracy):
 
     def _varying(self, part: WorkloadPart, attributes: AttributeSet) -> set[str]:
         """Return the attributes along which the queries of a part vary; the others are summed by all of them."""
-        if not self._separate:
+        if not self._able_alone:
             return set()
         part = self.blocks.part(part)
         if not part.factorizes:
@@ -409,7 +409,7 @@ class CoupledResiduals(Accuracy):
         queries sum over the others. Errors are compared at the planned variances, and a block must be better by the
         fraction GAIN.
         """
-        able = [index for index in self._separate if varying <= set(self.blocks[index].attributes)]
+        able = [index for index in self._able_alone if varying <= set(self.blocks[index].attributes)]
         if not able:
             return None
 
@@ -418,7 +418,7 @@ class CoupledResiduals(Accuracy):
         return best if least < error(planned) * (1 - GAIN) else None
 
     @cached_property
-    def _separate(self) -> range:
+    def _able_alone(self) -> range:
         """Blocks that can answer alone; none if the average is the least squares estimate over all blocks.
 
         Averages are least squares if every attribute whose factors mix residuals has the same factor in all blocks.
@@ -508,7 +508,7 @@ class CoupledResiduals(Accuracy):
         average, alone = product_errors(self.blocks, products, self._block_weights(attributes), self.averagings)
         errors, planned = average @ np.asarray(self.variances), average @ self.blocks.unit_variances
 
-        if self._separate:
+        if self._able_alone:
             varying = [self._varying(part, attributes) for _, part in parts]
             contains = [[names <= set(block.attributes) for block in self.blocks] for names in varying]
             planned_alone = np.where(contains, alone * self.blocks.unit_variances, np.inf)

@@ -150,7 +150,7 @@ class CirculantFactor(ImplicitFactor):
 
     def array_quadratics(self, queries: Floats) -> Floats:
         chunks = in_chunks(queries.reshape(-1, *self.shape))
-        return np.concatenate([self._quadratics(some) for some in chunks])
+        return np.concatenate([self._quadratics(chunk) for chunk in chunks])
 
     def _quadratics(self, queries: Floats) -> Floats:
         """Σ_f |q̂_f|²/(N λ_f²) of each query, see the module."""

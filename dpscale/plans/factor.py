@@ -2,6 +2,10 @@
 
 Sensitivities are exact for K: the largest L1 or squared L2 norm of a column, which bounds the effect of one record on
 the measurement. The estimate K⁺·measured has covariance (KᵀK)⁺ at unit noise variance.
+
+*Kinds.* `center` is n I − 11ᵀ and `identity` I; the rows of a `matrix` are centred along every axis, so they measure
+residuals; `full` has independent columns and measures the marginal itself. Other kinds have classes of their own. A
+*joint* factor is on several axes at once.
 """
 
 from __future__ import annotations

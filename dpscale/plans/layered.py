@@ -16,6 +16,8 @@ with T_c⁻¹. The rows R add to level 0 alone: the totals of the blocks have th
 and the trace for a Gram matrix G needs only the sums of G over the nodes of each level (`workload.node_grams`). No
 array of shape (cells, cells) is computed. Prefix sums up to i and j have a covariance that is bilinear in the running
 sums of Q, plus a closed form within a common block, so intervals of any length cost constant time.
+
+*Names.* `top` is R, `multipliers` are the m_lc, shape (levels, blocks), and `widths` the w_l.
 """
 
 from __future__ import annotations
@@ -262,6 +264,7 @@ class LayeredFactor(ImplicitFactor):
     def _interval_variances(self, low: Integers, high: Integers) -> Floats:
         """Return the variances of the sums from `low` to before `high`, or of all other cells if high ≤ low.
 
+        With P(i) the sum of the cells before i and C(i, j) the covariance of P(i) and P(j),
         Var(P(h) − P(l)) = C(h, h) + C(l, l) − 2 C(l, h). An arc around the end is the total plus P(h) − P(l), which
         adds C(n, n) + 2 (C(n, h) − C(n, l)).
         """

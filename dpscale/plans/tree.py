@@ -32,6 +32,9 @@ strategies, which are the same for all residuals with the same other attributes.
 independent, so the variance of a product query is
 
     Σ_τ scale_τ · P_level · Π over τ of q_iᵀ (K_iᵀK_i)⁺ q_i · Π outside τ of (mean of q_i)².
+
+*Names.* `multipliers` are the m_v by level, from the root, and `spread` the n_v of the leaves. A hierarchy is named by
+its leaf attribute; `main` is the one that is not centred. `by_residual` has the block that measures each residual.
 """
 
 from __future__ import annotations
@@ -665,8 +668,8 @@ class TreeAccuracy(Accuracy):
 
     def known_inside(self, query: TreeQuerySet) -> list[AttributeSet]:
         """Return the residuals of an attribute set that follow from public totals at its levels."""
-        every = subsets(tuple(name for name in query.axes if name != self.main))
-        return [self.key(residual) for residual in every if self.is_known(query, residual)]
+        inside = subsets(tuple(name for name in query.axes if name != self.main))
+        return [self.key(residual) for residual in inside if self.is_known(query, residual)]
 
     def key(self, names: Sequence[str]) -> AttributeSet:
         """Return a residual in the order of the domain's attributes, with levels in the place of their hierarchy."""

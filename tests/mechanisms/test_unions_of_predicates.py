@@ -54,7 +54,7 @@ def test_plan_has_at_most_the_error_of_the_search(case):
 
 def test_averages_of_whole_residuals_alone_exceed_the_search(monkeypatch):
     """The check above finds the fault that it guards against."""
-    monkeypatch.setattr(CoupledResiduals, "_separate", range(0))
+    monkeypatch.setattr(CoupledResiduals, "_able_alone", range(0))
     workload = random_union(13)
     plan = dp.plan(workload, mechanism="hdmm", way="union")
     assert plan.error > 100 * optimise_union(implicit(workload), "gaussian").error
