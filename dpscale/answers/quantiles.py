@@ -74,12 +74,16 @@ def tail_quantile(edges: Floats, above: Floats, error: float, records: float, wa
         Share of the records, above 0 and at most the last one of `above`.
     width : float
         Standard errors of the interval.
+
+    With x the logarithms of the edges and t = −log of the shares above them, x is fitted by a line in t^λ for each
+    power λ, and read at the wanted share. All powers that fit about as well as the best one are in the interval.
     """
     if len(edges) < LEAST_EDGES or wanted <= 0:
         return np.full(3, np.nan)
 
     x, t = np.log(edges), -np.log(above)
     errors = np.sqrt((error / above) ** 2 + 1 / (records * above) + MODEL_ERROR**2)
+    # of t at the wanted share: of the last edge, and of the few records between both
     beyond = np.sqrt((error / above[-1]) ** 2 + max(1 / wanted - 1 / above[-1], 0) / records)
     fits = np.array([_line(x, t, float(beyond), errors, power, -np.log(wanted)) for power in POWERS])
     misfit, estimate, deviation = fits.T

@@ -4,6 +4,9 @@ Counts, sums and their differences are linear queries. A ratio has Fieller's int
 covariance follows from the errors of the two queries and of their sum; a row whose denominator cannot be distinguished
 from 0 is missing. Variances have errors of the first order, and quantiles the intervals of `dpscale.answers.quantiles`.
 HAVING, ORDER BY and LIMIT are applied to the estimates.
+
+A *block* is one grouping set, whose rows are the combinations of groups of its keys. `width` is the half width of an
+interval in standard errors.
 """
 
 from __future__ import annotations

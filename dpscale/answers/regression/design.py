@@ -99,6 +99,8 @@ class Design:
     def product(self, *columns: DesignColumn) -> tuple[AttributeSet, Floats]:
         """Return the product of columns over the records that count, as a query over a set.
 
+        `known` marks the cells with a known value, by attribute: records of other cells do not count.
+
         Raises
         ------
         PlanError

@@ -162,7 +162,7 @@ def ticks(top: float, bottom: float = 0.0) -> list[Tick]:
     """
     span = top - bottom
     power = 10.0 ** math.floor(math.log10(span / TICKS))
-    step = next(one * power for one in (1, 2, 5, 10) if one * power * TICKS >= 0.8 * span)
+    step = next(digit * power for digit in (1, 2, 5, 10) if digit * power * TICKS >= 0.8 * span)
     first, last = math.ceil(bottom / step - 1e-9), math.floor(top / step + 1e-9)
     return [(figure(number * step), 100 * (number * step - bottom) / span) for number in range(first, last + 1)]
 

@@ -199,28 +199,28 @@ def _open_nodes(levels: Sequence[AnsweredLevel]) -> tuple[list[ReportNode], int]
     The node with the largest estimate among those that are not open is opened next. A node whose estimate is not
     distinguishable from 0 stays closed, since what is below it is noise.
 
-    `waiting` is a heap of (negative estimate, depth, cell, node), and `left` the number of rows that may still be
+    `waiting` is a heap of (negative estimate, depth, cell, node), and `remaining` the number of rows that may still be
     shown.
     """
     top = ReportNode("", 0.0, None)
     order = np.argsort(-levels[0].values, kind="stable")
-    left = MOST_NODES - _open(top, levels[0], order, MOST_TOP)
+    remaining = MOST_NODES - _open(top, levels[0], order, MOST_TOP)
     waiting = [(-node.estimate, 0, int(cell), node) for cell, node in zip(order, top.below, strict=False)]
     heapq.heapify(waiting)
 
-    while waiting and left > 0:
+    while waiting and remaining > 0:
         _, depth, cell, node = heapq.heappop(waiting)
         # a leaf, or an estimate that is not distinguished from 0
         if depth + 1 == len(levels) or not levels[depth].is_distinguishable(np.array([cell]))[0]:
             continue
         below = levels[depth].children[cell]
-        left -= _open(node, levels[depth + 1], below, min(left, MOST_CHILDREN))
-        for child, own in zip(below.tolist(), node.below, strict=False):
-            heapq.heappush(waiting, (-own.estimate, depth + 1, child, own))
+        remaining -= _open(node, levels[depth + 1], below, min(remaining, MOST_CHILDREN))
+        for child, below_child in zip(below.tolist(), node.below, strict=False):
+            heapq.heappush(waiting, (-below_child.estimate, depth + 1, child, below_child))
 
     # one more row for all nodes of the top level that are not shown
     rows = top.below + ([ReportNode("", top.rest, None, hidden=top.hidden)] if top.hidden else [])
-    return rows, MOST_NODES - left
+    return rows, MOST_NODES - remaining
 
 
 def _open(node: ReportNode, level: AnsweredLevel, cells: Integers, most: int) -> int:
@@ -230,32 +230,32 @@ def _open(node: ReportNode, level: AnsweredLevel, cells: Integers, most: int) ->
     return len(node.below)
 
 
-def _map(domain: Domain, own: Hierarchy, levels: Sequence[AnsweredLevel]) -> str:
+def _map(domain: Domain, hierarchy: Hierarchy, levels: Sequence[AnsweredLevel]) -> str:
     """Return a map of the largest nodes of the last level, with the names of the largest ones of the first level.
 
     Only nodes with coordinates whose estimate can be distinguished from 0 are circles.
     """
-    leaf = domain[own.leaf]
+    leaf = domain[hierarchy.leaf]
     if leaf.level is None or (coordinates := leaf.level.tree.coordinates) is None:
         return ""
 
     last, first = levels[-1], levels[0]
-    points = _mean_coordinates(coordinates, own, last.name)
+    points = _mean_coordinates(coordinates, hierarchy, last.name)
     cells = np.flatnonzero(np.isfinite(points).all(axis=0) & last.is_distinguishable(np.arange(len(last.values))))
     cells = cells[np.argsort(-last.values[cells], kind="stable")][:MOST_CIRCLES]
     if not len(cells):
         return ""
 
-    above = _mean_coordinates(coordinates, own, first.name)
+    above = _mean_coordinates(coordinates, hierarchy, first.name)
     named = [cell for cell in np.argsort(-first.values, kind="stable").tolist() if np.isfinite(above[:, cell]).all()]
     named = named[:MOST_NAMES]
     return place_map(points[:, cells], last.values[cells], [first.row(cell).label for cell in named], above[:, named])
 
 
-def _mean_coordinates(coordinates: Floats, own: Hierarchy, name: str) -> Floats:
+def _mean_coordinates(coordinates: Floats, hierarchy: Hierarchy, name: str) -> Floats:
     """Return the mean latitude and longitude of the leaves of each node that have both; nan without any."""
-    nodes = own.ancestors(name)[: coordinates.shape[1]]  # the cells of outside values and nulls follow
-    known, size = np.isfinite(coordinates).all(axis=0), own.sizes[own.position(name)]
+    nodes = hierarchy.ancestors(name)[: coordinates.shape[1]]  # the cells of outside values and nulls follow
+    known, size = np.isfinite(coordinates).all(axis=0), hierarchy.sizes[hierarchy.position(name)]
     counts = np.bincount(nodes[known], minlength=size)
     sums = np.stack([np.bincount(nodes[known], coordinate[known], size) for coordinate in coordinates])
     return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
@@ -272,7 +272,8 @@ def has_numbers(part: WorkloadPart) -> bool:
 def number_results(answered: Answered, most: int) -> dict[str, Any]:
     """Return totals, the first `most` sets of one attribute, and the number of all sets.
 
-    A set without further attributes is a total; one attribute gives a chart, and larger sets are only counted.
+    A set without further attributes (`shown`) is a total; one attribute gives a chart, and larger sets are only
+    counted.
 
     Parameters
     ----------
@@ -291,8 +292,8 @@ def number_results(answered: Answered, most: int) -> dict[str, Any]:
             shown, number = part.shown(names), number + 1
             labelled = bool(part.query_texts) or any(end.is_text for end in part.ends)
             if not shown:
-                one = _statistic(answered, part, names, [statistic_title(part, names)], "")["rows"][0]
-                totals.append((unit_of(part, names), one))
+                statistic = _statistic(answered, part, names, [statistic_title(part, names)], "")["rows"][0]
+                totals.append((unit_of(part, names), statistic))
             elif len(shown) == 1 and not labelled and part.count(names) <= MOST_GROUPS and len(groups) < most:
                 attribute = part.domain[shown[0]]
                 title = f"{statistic_title(part, names)} by {title_of(part.domain, shown[0])}"

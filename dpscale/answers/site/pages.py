@@ -122,7 +122,7 @@ class Edition:
 
     def sheets_with(self, page: AttributePage) -> list[tuple[str, Sheet]]:
         """Return the tables that an attribute or number is in, with their addresses."""
-        return [(address, one) for address, one in self.sheets.items() if _concerns(one, page)]
+        return [(address, sheet) for address, sheet in self.sheets.items() if _concerns(sheet, page)]
 
     def pages_of(self, sheet: Sheet) -> list[AttributePage]:
         """Return the pages of the attributes and the number of a table."""
@@ -140,12 +140,12 @@ def _concerns(sheet: Sheet, page: AttributePage) -> bool:
 def attribute_pages(group: SheetGroup, sheets: Iterable[Sheet]) -> dict[str, AttributePage]:
     """Return the pages of all attributes and numbers of the tables of a group, by address."""
     domain, names, numbers = group.domain, dict[str, None](), dict[str, Any]()
-    for one in sheets:
-        names |= dict.fromkeys(one.finished.attributes)
-        if one.finished.number is not None:
-            numbers[one.finished.number.number.name] = one.finished.number.number
-    found = dict[str, AttributePage]()
-    for name in (*(own for own in domain.names if own in names), *numbers):
+    for sheet in sheets:
+        names |= dict.fromkeys(sheet.finished.attributes)
+        if sheet.finished.number is not None:
+            numbers[sheet.finished.number.number.name] = sheet.finished.number.number
+    pages = dict[str, AttributePage]()
+    for name in (*filter(names.__contains__, domain.names), *numbers):
         axis = domain[name]
         place = replace(group, folder="", title="") if group.period else group  # all kinds of answers share them
         address, title = place.place("attributes", address_of_name(name)), place.title
@@ -154,11 +154,11 @@ def attribute_pages(group: SheetGroup, sheets: Iterable[Sheet]) -> dict[str, Att
         if name in numbers:
             low, high = numbers[name].ends
             kind = f"number from {low:g} to {high:g}, in steps of {float(numbers[name].unit):g}"
-            found[address] = AttributePage(address, title, name, *words, kind)
+            pages[address] = AttributePage(address, title, name, *words, kind)
         else:
             cells = list(zip(texts(axis), words_of(axis), strict=True))
-            found[address] = AttributePage(address, title, name, *words, axis.kind, cells[:MOST_CELLS], len(cells))
-    return found
+            pages[address] = AttributePage(address, title, name, *words, axis.kind, cells[:MOST_CELLS], len(cells))
+    return pages
 
 
 @dataclass(frozen=True)
@@ -173,25 +173,25 @@ class Publication:
 
     def holders(self, kind: str) -> dict[str, Edition]:
         """Return the newest edition that has each address of a kind, "sheets" or "attributes"."""
-        found = dict[str, Edition]()
+        holders = dict[str, Edition]()
         for edition in self.editions:
             for address in getattr(edition, kind):
-                found.setdefault(address, edition)
-        return found
+                holders.setdefault(address, edition)
+        return holders
 
     def versions(self, kind: str, address: str) -> list[Edition]:
         """Return the editions that have an address."""
-        return [one for one in self.editions if address in getattr(one, kind)]
+        return [edition for edition in self.editions if address in getattr(edition, kind)]
 
 
 def publications(editions: Iterable[Edition]) -> list[Publication]:
     """Return the publications of some releases by title; a release that is given twice is counted once."""
-    known = {one.release: one for one in editions}
-    ordered = sorted(known.values(), key=lambda one: (one.moment, one.release), reverse=True)
+    known = {edition.release: edition for edition in editions}
+    ordered = sorted(known.values(), key=lambda edition: (edition.moment, edition.release), reverse=True)
     folders = dict[str, list[Edition]]()
-    for one in ordered:
-        folders.setdefault(one.folder, []).append(one)
-    return [Publication(tuple(own)) for _, own in sorted(folders.items())]
+    for edition in ordered:
+        folders.setdefault(edition.folder, []).append(edition)
+    return [Publication(tuple(editions_of_folder)) for _, editions_of_folder in sorted(folders.items())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class Site:
         """
         check_place(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
-        releases = [self._listed(one) for own in self.publications for one in own.editions]
+        releases = [self._listed(edition) for publication in self.publications for edition in publication.editions]
         text = json.dumps({"format": FORMAT, "title": self.title, "releases": releases}, indent=1, ensure_ascii=False)
         self._text(SITE, text + "\n")
         self._text("assets/site.css", shared_file("style.css") + shared_file("site.css", __package__))
@@ -229,14 +229,14 @@ class Site:
             self._publication(publication, publication.newest, publication.newest.folder)
             for edition in publication.editions:
                 self._publication(publication, edition, edition.home)
-        seeded = not all(one.private for own in self.publications for one in own.editions)
+        seeded = not all(edition.private for publication in self.publications for edition in publication.editions)
         self._page(PRIVACY, "privacy.html", "How it is protected", [], accounts=self.accounts, seeded=seeded)
-        tables = sum(len(one.holders("sheets")) for one in self.publications)
+        tables = sum(len(publication.holders("sheets")) for publication in self.publications)
         entries = list(self._entries())
         self._page(
             "index.html", "index.html", self.title, [], publications=self.publications, tables=tables, entries=entries,
-            kinds=list(dict.fromkeys(one["kind"] for one in entries)),
-            subjects=list(dict.fromkeys(one["subject"] for one in entries)),
+            kinds=list(dict.fromkeys(entry["kind"] for entry in entries)),
+            subjects=list(dict.fromkeys(entry["subject"] for entry in entries)),
         )  # fmt: skip
         return {"pages": len(list(self.folder.rglob("*.html"))), "tables": tables, "releases": len(releases)}
 
@@ -271,11 +271,11 @@ class Site:
             self._table(publication, owner, base, address)
         for address, owner in owners["attributes"].items():
             self._attribute(publication, owner, base, owner.attributes[address])
-        groups = list(dict.fromkeys(one.group.title for one in edition.sheets.values() if one.group.title))
+        groups = list(dict.fromkeys(shown.group.title for shown in edition.sheets.values() if shown.group.title))
         self._page(
             f"{base}/index.html", "publication.html", edition.title, [], edition=edition, groups=groups,
-            sheets=[(f"{base}/{address}.html", one) for address, one in edition.sheets.items()],
-            attributes=[(f"{base}/{address}.html", one) for address, one in edition.attributes.items()],
+            sheets=[(f"{base}/{address}.html", shown) for address, shown in edition.sheets.items()],
+            attributes=[(f"{base}/{address}.html", shown) for address, shown in edition.attributes.items()],
             **self._around(publication, edition, base, "index"),
         )  # fmt: skip
 
@@ -320,19 +320,20 @@ class Site:
             downloads=downloads, rows=pieces[0], parts_number=len(pieces) - 1, part_name=f"{name}.rows-", flags=flags,
             has_intervals=has_intervals,
             has_counts=has_counts, embedded=EMBEDDED, all_notes=[*sheet.own_notes, *sheet.group.notes],
-            attributes=[(f"{base}/{own.address}.html", own) for own in edition.pages_of(sheet)],
+            attributes=[(f"{base}/{attribute.address}.html", attribute) for attribute in edition.pages_of(sheet)],
             **self._around(publication, edition, base, address),
         )  # fmt: skip
 
-    def _attribute(self, publication: Publication, edition: Edition, base: str, one: AttributePage) -> None:
-        """Write the page of an attribute `one` with links to the sheets of the edition that have it.
+    def _attribute(self, publication: Publication, edition: Edition, base: str, attribute: AttributePage) -> None:
+        """Write the page of an attribute with links to the sheets of the edition that have it.
 
         `base` is the address of the folder of the edition in the site.
         """
         self._page(
-            f"{base}/{one.address}.html", "attribute.html", one.title, [(edition.title, f"{base}/index.html")], one=one,
-            edition=edition, sheets=[(f"{base}/{address}.html", own) for address, own in edition.sheets_with(one)],
-            **self._around(publication, edition, base, one.address),
+            f"{base}/{attribute.address}.html", "attribute.html", attribute.title,
+            [(edition.title, f"{base}/index.html")], one=attribute, edition=edition,
+            sheets=[(f"{base}/{address}.html", sheet) for address, sheet in edition.sheets_with(attribute)],
+            **self._around(publication, edition, base, attribute.address),
         )  # fmt: skip
 
     def _entries(self) -> Iterator[dict[str, str]]:
