@@ -10,6 +10,9 @@ The weights of products are products: one number for each query of a family on a
 workload, and one for each kind of set. Single queries of joint families and arrays have their own. On wide axes and
 levels of hierarchies only the sets have weights. Products of weights do not always reach the maximum on the left; the
 gap that the plan states includes what is lost.
+
+*Names.* `whole` is the workload as the user states it. `logs` has the logarithms of all factors of weights, and `keys`
+the place of each factor in it.
 """
 
 from __future__ import annotations

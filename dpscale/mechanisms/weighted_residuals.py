@@ -190,9 +190,9 @@ def _strategy_plans(
         return
 
     spaces = first.traces
-    allowed, every = _limits(problem, tools, spaces), (1 << len(spaces.names)) - 1
+    allowed, all_attributes = _limits(problem, tools, spaces), (1 << len(spaces.names)) - 1
     starts = [sets for sets in earlier if all(map(allowed, sets.marginals))]
-    starts += [WeightedSets((every,), np.ones(1), math.inf)] if allowed(every) else []
+    starts += [WeightedSets((all_attributes,), np.ones(1), math.inf)] if allowed(all_attributes) else []
     ends = [_alternate(first, MarginalSearch(spaces, allowed).search(starts), allowed)]
     ends += [_alternate(first, MarginalSearch(spaces, allowed).fitted(start.marginals), allowed) for start in starts]
     strategies, measured = min(ends, key=lambda end: end[1].error)

@@ -1,4 +1,9 @@
-"""Measurement plan of the AIM mechanisms: candidates, cost and counted sets, and the rounds."""
+"""Measurement plan of the AIM mechanisms: candidates, cost and counted sets, and the rounds.
+
+*Terms.* A run measures the 1-ways, the marginals of single attributes (`first`), and then selects *candidates*, sets of
+attributes, in rounds. A `Setting` has the fixed parameters of the rounds; the estimator turns measurements into the
+estimates by which the next round selects.
+"""
 
 from __future__ import annotations
 

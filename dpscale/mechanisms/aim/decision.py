@@ -2,6 +2,9 @@
 
 A run that is continued, or read on another machine, uses the stored decision: recomputed floating point numbers may
 differ in their last bits, and a measurement with other noise parameters would be a second measurement.
+
+*Terms.* A *request* is one measurement: the residual of a set over groups of neighbouring cells, or the cells of a
+1-way marginal (`by_cell`). β is the squared μ of a selection, `step` that of the measurements of one selected set.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 The functions here are deterministic and do not read counts. Budgets are exact fractions; the last round spends all of
 the remaining budget, so the total is exactly β. A state can be rebuilt from the stored decisions and values.
+
+*Terms.* Each round selects some of the *offered* sets of attributes and measures the residual of each, over groups of
+neighbouring cells. β is the squared μ: `left` is not spent yet, and `step` pays for the next measurement with its
+selection. The *1-ways*, the marginals of single attributes, are measured first. A *law* is a set of three or more
+attributes whose table the smaller ones do not imply; the empty set () is a selection without measurement.
 """
 
 from __future__ import annotations
