@@ -383,14 +383,14 @@ def inner_profile(family: Family, size: int, cells: int) -> Floats:
     The problem within a block is solved on at most SOLVED cells; its optimum X gives u = X⁻¹1/(1ᵀX⁻¹1) (see
     `_on_curve`), which is interpolated. A family without such a problem has even weights.
     """
-    few = min(cells, SOLVED)
-    gram = family.inner_search_gram(size, few)
+    solved_cells = min(cells, SOLVED)
+    gram = family.inner_search_gram(size, solved_cells)
     if gram is None:
         return np.full(cells, 1 / cells)
 
-    optimum = optimise_roughly(split(root_of(gram / np.trace(gram)), (few,)), NEAR_BLOCKS)
-    inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(few))
-    weights = np.maximum(inverse / inverse.sum(), LEAST / few)
+    optimum = optimise_roughly(split(root_of(gram / np.trace(gram)), (solved_cells,)), NEAR_BLOCKS)
+    inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(solved_cells))
+    weights = np.maximum(inverse / inverse.sum(), LEAST / solved_cells)
     return refine_profile(weights / weights.sum(), cells, cells)
 
 

@@ -288,7 +288,8 @@ class DualPoint:
     def __init__(self, blocks: SymmetryBlocks, weights: Floats) -> None:
         """Decompose M in each block of symmetric cells: its eigenvalues `values`, and its rows in the eigenvectors.
 
-        The rows of a block are F on its orbits, and M = rows · diag(weights) · rowsᵀ; `values` are kept above 0.
+        The rows of a block are F on its orbits, and M = rows · diag(weights) · rowsᵀ; `values` are kept above 0. The
+        `leverage` of a cell is X_ii, and `ratio` its maximum over tr M^½, 1 at the optimum.
         """
         self.blocks, self.weights = blocks, weights
         self.rotated: list[Floats] = []

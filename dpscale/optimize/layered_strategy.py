@@ -14,6 +14,8 @@ level l, and Θ' = (w₀/e₀)^½ Θ, the error is
 
 so an evaluation costs p C² operations for any number of cells. The search is L-BFGS over Θ' and the logarithms of
 the weights a, from seeded starts, for several divisions of the axis. With one cell in a block it is OPT0 itself.
+
+*Names.* `widths` are the w_l, and `asked` the weighted families of the workload on the axis.
 """
 
 from __future__ import annotations

@@ -98,9 +98,9 @@ def _place(groups: list[_FewCells], sizes: Mapping[str, int], number: int, names
 
 def _restricted(workload: Workload, chosen: Mapping[int, Sequence[AttributeSet]]) -> Workload:
     """Return the queries over some sets of some parts."""
-    some = Workload(workload.domain)
-    some.parts = [_only(workload.parts[number], sets) for number, sets in chosen.items()]
-    return some
+    restricted = Workload(workload.domain)
+    restricted.parts = [_only(workload.parts[number], sets) for number, sets in chosen.items()]
+    return restricted
 
 
 def _only(part: Any, sets: Sequence[AttributeSet]) -> Any:
@@ -176,12 +176,12 @@ def _floor(point: ObjectivePoint) -> float:
     """
     demands = point.weighed.demands
     choices = {token: _pairs(point, token) for token in point.tokens}
-    pairs = {token: given[0] for token, given in choices.items()}
+    pairs = {token: candidates[0] for token, candidates in choices.items()}
 
     for _ in range(SWEEPS):
-        for token, given in choices.items():
-            values = [_bound(demands, pairs | {token: pair}) for pair in given] if len(given) > 1 else [0.0]
-            pairs[token] = given[int(np.argmax(values))]
+        for token, candidates in choices.items():
+            values = [_bound(demands, pairs | {token: pair}) for pair in candidates] if len(candidates) > 1 else [0.0]
+            pairs[token] = candidates[int(np.argmax(values))]
     return _bound(demands, pairs) ** 2
 
 

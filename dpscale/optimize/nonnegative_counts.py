@@ -607,9 +607,9 @@ def _starts(counts: Integers) -> Integers:
 
 def _placed(order: Integers, values: NDArray[Any]) -> NDArray[Any]:
     """Return values in the order of the cells."""
-    found = np.empty_like(values)
-    found[order] = values
-    return found
+    placed = np.empty_like(values)
+    placed[order] = values
+    return placed
 
 
 def _positive(variances: Floats, allowed: Flags) -> Floats:

@@ -5,6 +5,9 @@ problem separates: the product of each attribute's OPT0 is the optimum (theorem 
 by block descent: OPT0 on the surrogate Gram matrix Σ_k w_k Π_{j≠i} tr(G_kj (A_jᵀA_j)⁺) G_ki (equation 5) of every
 attribute i. The attributes of a sweep, the starts and the groups of OPT+ are independent tasks, which `each` maps. The
 *cost* of a Gram matrix on an attribute is tr(G (AᵀA)⁺) under the present strategy A of the attribute.
+
+A descent begins from a numbered start (`seed`; 0 is the identity). It is *rough* while its Laplace searches have no
+restarts.
 """
 
 from __future__ import annotations
@@ -464,11 +467,11 @@ def optimise_union(
     descents = [[_descents(part, noise, STARTS, seed) for part in of_grouping] for of_grouping in parts]
 
     # all descents of all groupings run side by side
-    every = []
+    all_descents = []
     for of_grouping in descents:
         for of_part in of_grouping:
-            every += of_part
-    run_descents(every, each)
+            all_descents += of_part
+    run_descents(all_descents, each)
 
     strategies = []
     for grouping, of_parts, of_grouping in zip(groupings, parts, descents, strict=True):

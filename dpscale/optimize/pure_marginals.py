@@ -266,7 +266,8 @@ class MarginalSearch:
         """Yield the sets of the workload, all attributes together, and unions of groups of small attributes.
 
         Groups join attributes, from the smallest size, while their cells number at most `most_cells`. A start has, for
-        every largest set of the workload, the union of the groups that share an attribute with it.
+        every largest set of the workload, the union of the groups that share an attribute with it. `spaces.totals` has
+        the number of cells of each attribute, n or ν.
         """
         yield self.spaces.sets
         yield self.spaces.largest

@@ -482,5 +482,5 @@ def _with_means(demands: Demands, demand: Demand, means: Mapping[int, Family]) -
 
 def is_product(terms: Iterable[Term]) -> bool:
     """Return whether a demand's Gram matrix is one Kronecker product."""
-    given = list(terms)
-    return all(isinstance(term, Products) for term in given) and len({term.centred for term in given}) <= 1
+    listed = list(terms)
+    return all(isinstance(term, Products) for term in listed) and len({term.centred for term in listed}) <= 1

@@ -4,6 +4,10 @@ With L_d(u) the optimum of demand d (`convex`), n_d its multiplicity and φ(L) =
 the best plan is a power of J(u) = Σ n_d φ(L_d(u)). An averaged axis of a product query contributes s(u) = uᵀGu, a
 centred one (I − 1uᵀ) G (I − u1ᵀ). The gradient of J follows from ∂L/∂G (`slope`) and the chain rule:
     ∂s/∂u = 2Gu,   ∂L/∂u = −2 G (I − u1ᵀ) Y 1 for one centred axis, and likewise for every axis of a joint family.
+
+Axes with the same size and families are of one *kind*, with common weights u (`profiles`). A *token* is a one-way
+family on a kind of axis. A demand is a sum of products of tokens, and of joint terms. `weighed` is the J that is
+evaluated, with its caches.
 """
 
 from __future__ import annotations
