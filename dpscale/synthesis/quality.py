@@ -250,6 +250,7 @@ def worst_set(comparisons: Sequence[SetComparison]) -> SetComparison | None:
         """Return a key that is largest for the worst set."""
         fails, is_known = comparison.fails(len(comparisons)), comparison.standard_errors is not None
         departure, limit = comparison.departure, comparison.limit
+        # without standard errors: the excess over the limit, or the share of it that is reached
         return fails, is_known, comparison.standard_errors or (departure - limit if fails else departure / limit)
 
     return max(comparisons, key=order, default=None)
