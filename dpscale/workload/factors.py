@@ -1,4 +1,9 @@
-"""Factors of Gram matrices on residual spaces: rows F with FᵀF = G of trace 1, computed once per distinct factor."""
+"""Factors of Gram matrices on residual spaces: rows F with FᵀF = G of trace 1, computed once per distinct factor.
+
+*Terms.* W has the one-way queries of a family, and C centres an axis: I − 11ᵀ/n, or I − u1ᵀ with weights u. A *piece*
+of a query on some axes is the query averaged over the other axes and centred along these. An integer *basis* has
+integer rows that span the pieces.
+"""
 
 from __future__ import annotations
 

@@ -160,9 +160,9 @@ def number_named(domain: Domain, name: Any, field: str) -> Number:
         raise JobError(field, got, ", ".join(known) or "a number of the domain file",
                        nearest(str(name), known) if known else f"add [numbers.{name or 'NAME'}]")  # fmt: skip
 
-    found = domain[name]
-    assert isinstance(found, Number)
-    return found
+    axis = domain[name]
+    assert isinstance(axis, Number)
+    return axis
 
 
 class _NumberFamily(ProductFamily):

@@ -1,4 +1,8 @@
-"""Workload: the union of the query families, products and arrays that a user requests."""
+"""Workload: the union of the query families, products and arrays that a user requests.
+
+A *part* has the queries of one family over some attribute sets, with a weight for each set, or an array of queries over
+one set.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,9 @@ of the values of a column and half of their range h, means and variances are tho
 of records n and sums of squares q are estimated:
 
     mean = c + h t/n,    variance of a sample = h² (q − t²/n)/(n − 1).
+
+`scope` finds the attributes of columns, `conditions` reads conditions as sets of cells, and `where` is the condition of
+the statement. A *piece* is a factor times a column, or a constant, on the records of a condition.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ are then an array over all cells. Levels of one hierarchy are written on the fin
 
 Queries that differ on one attribute only have sums that are products too. So the covariance of the terms of a ratio
 follows from the errors of products, and nothing is built over the cells of all attributes.
+
+*Terms.* A *key* is an expression of GROUP BY, with a group for each cell of its attribute. `places` are the numbers of
+the keys of the set.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Conditions have three values, as in SQL: a comparison with a null is unknown. A cell of values outside the domain equals
 no label; what else is true of it is unknown. An expression must select whole cells: a cut inside a bin or a month is
 refused.
+
+*Terms.* A `node` is a part of the syntax tree of sqlglot. The values of an expression are a list with one for each cell
+of the attribute: None for nulls, and OUTSIDE for values outside the domain. A `Truth` has two masks of the cells: where
+a condition is true, and where it is known.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A subquery that only filters or renames is merged into the query around it: columns are replaced by the expressions
 that they stand for, and its condition is added to WHERE.
+
+*Terms.* `select`, `source` and `column` are parts of the syntax tree of sqlglot. `statement.refuse` raises a JobError
+that points at a part.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 An expression of GROUP BY is evaluated on the cells of one attribute; cells with equal values are one group. Every group
 that the domain and WHERE admit has a row, also if no record is in it. HAVING, ORDER BY and LIMIT follow from estimates.
+
+*Terms.* A *key* is an expression of GROUP BY, and a *place* the number of a key, or of a column, in its list. A
+grouping set is a tuple of places of keys. A `node` is a part of the syntax tree of sqlglot.
 """
 
 from __future__ import annotations
