@@ -140,6 +140,11 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"
 
 
+def epsilon_text(epsilon: float | None, digits: int = 6) -> str:
+    """Return an epsilon with some significant digits; None, of a release with a seed, is infinite."""
+    return "infinite" if epsilon is None else f"{epsilon:.{digits}g}"
+
+
 def power(value: float) -> str:
     """Format in scientific notation, as 8.77 × 10⁻⁶."""
     digits, exponent = f"{value:.2e}".split("e")

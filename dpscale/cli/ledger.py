@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dpscale.base.display import epsilon_text
 from dpscale.base.errors import JobError
 from dpscale.cli.group import json_option, main
 from dpscale.privacy.protection import WITHIN
@@ -144,7 +145,7 @@ def _in_words(dataset: dict[str, Any]) -> str:
     """Return in one sentence what a dataset has spent and what is left."""
     figures, cap = dataset["spent"], dataset["cap"]
     number = len(dataset["releases"])
-    epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.4g}"
+    epsilon = epsilon_text(figures["epsilon"], 4)
     spent = f"{number:,} release{'s' * (number != 1)} spent epsilon {epsilon}"
     if not cap:
         return f"{spent}; there is no cap on the total"
@@ -167,7 +168,7 @@ def _spent(figures: dict[str, Any], currency: str) -> str:
 
     `figures` are those of a spending in a statement of the ledger.
     """
-    epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.6g}"
+    epsilon = epsilon_text(figures["epsilon"])
     amount = figures["pure_epsilon" if currency.startswith("pure") else "squared_mu"]
     cost = "" if amount is None or currency.startswith("pure") else f" (squared mu {amount:.6g})"
     added = f", additive delta {figures['additive_delta']:.6g}" if "additive_delta" in figures else ""
@@ -224,7 +225,7 @@ def _release(row: dict[str, Any]) -> str:
     from dpscale.ledger.account import cost_from_text
 
     alone = row["own"]
-    epsilon = "infinite" if alone["epsilon"] is None else f"{alone['epsilon']:.6g}"
+    epsilon = epsilon_text(alone["epsilon"])
     words = [row["release"], f"epsilon {epsilon} at delta {alone['delta']:.6g}, squared mu {row['squared_mu']:.6g}"]
 
     delta, period = row["cost"].get("delta"), row["cost"].get("period")

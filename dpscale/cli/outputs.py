@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpscale.base import LazyModule
+from dpscale.base.display import epsilon_text
 from dpscale.base.errors import JobError
 from dpscale.cli.check import installation_checks
 from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_option
@@ -136,7 +137,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield "NOT PRIVATE: the noise has a seed, and anyone can compute it"
     for name in ("release", "dataset"):
         claim = found[name]
-        yield f"{name}: epsilon {claim['epsilon']} at delta {claim['delta']:g}, as recomputed"
+        yield f"{name}: epsilon {epsilon_text(claim['epsilon'], 9)} at delta {claim['delta']:g}, as recomputed"
     yield f"parts: {', '.join(found['parts'])}"
     yield f"{found['draws']} draws and {found['selections']} selections, their sensitivities recomputed from integers"
     if found["by_columns_alone"]:

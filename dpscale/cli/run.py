@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpscale.base import LazyModule
-from dpscale.base.display import display_path, figure
+from dpscale.base.display import display_path, epsilon_text, figure
 from dpscale.base.errors import DataError, DpscaleError, JobError, TransientError
 from dpscale.cli.group import Bars, empty_option, fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.plan import plan_job
@@ -146,7 +146,7 @@ def _spent(run: Run) -> str:
     with suppress(DpscaleError, OSError):
         if found := runner.ledger_dataset(run):
             spent, dataset = found["spent"], run.manifest["privacy"]["dataset"]
-            epsilon = "infinite" if spent["epsilon"] is None else f"{spent['epsilon']:.6g}"
+            epsilon = epsilon_text(spent["epsilon"])
             return (f"spent: epsilon {epsilon} at delta {spent['delta']:.6g} by all releases of {dataset!r}; changed "
                     "data are a new release with a new charge, and docs/faq.md says how a run is ended "
                     "or deleted")  # fmt: skip
@@ -438,7 +438,7 @@ def _spent_on_dataset(job: Any) -> str:
         return f"{job.privacy.ledger} has no entry of dataset {canonical(job.dataset)}: it was charged on another one"
     figures, left = stated["spent"], stated["remaining_epsilon"]
     cap = "there is no cap" if left is None else f"epsilon {left:.4g} is left"
-    spent = f"epsilon {figures['epsilon']:.4g} at delta {figures['delta']:g}"
+    spent = f"epsilon {epsilon_text(figures['epsilon'], 4)} at delta {figures['delta']:g}"
     return f"spent: {spent} of dataset {canonical(job.dataset)}; {cap}"
 
 

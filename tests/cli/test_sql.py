@@ -315,3 +315,13 @@ def test_table_of_several_files_or_a_database_needs_its_domain(folder, data):
     assert done.exit_code == 2
     assert "--domain: missing for" in done.stderr
     assert {path.name for path in folder.iterdir()} == before
+
+
+def test_table_of_a_dataset_with_a_seeded_release_says_that_epsilon_is_infinite(folder):
+    job = {"data": {"path": "visits.csv", "domain": "d.toml"}, "privacy": {"epsilon": 1.0, "delta": 1e-9},
+           "workload": [{"family": "marginal", "degree": 1}], "engine": {"seed": 1}}  # fmt: skip
+    dp.run(job, progress=None)
+    budget = ("--epsilon", "4", "--delta", "1e-9")
+    done = call("table", "visits.csv", "--by", "sex", "--domain", "d.toml", *budget, "--quiet")
+    assert done.exit_code == 0, done.output
+    assert "spent: epsilon infinite at delta 1e-09 of dataset ./visits.csv; there is no cap" in done.output
