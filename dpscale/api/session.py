@@ -439,9 +439,9 @@ class Session:
             return
         last = open_run(self._directory(self._count))
         if not last.done("measure") and not last.is_charged:
-            last.created = "folder"
+            last.created = "folder"  # then `remove_run` removes the folder too
             remove_run(last)
-            if present(last.path / MANIFEST):  # the ledger has its charge
+            if present(last.path / MANIFEST):  # it was not removed, because the ledger has its charge
                 self._finish(last)
         elif not all(last.done(stage.name) for stage in last.stages.values() if stage.is_enabled(last)):
             self._finish(last)

@@ -134,6 +134,7 @@ class WeightObjective:
         square = max(square, 0.0)  # of centred queries it is 0 up to rounding
         if float(np.trace(gram)) <= NEGLIGIBLE * float(np.trace(axis.gram)):  # multiples of the total alone
             return TokenState(square, np.zeros_like(gram))
+        # an axis with the plain mean (`even`) that is too wide for a search, with invariant queries
         if token[0] in self.demands.even and size > SEARCHED_BLOCKS and family.invariant:
             return TokenState(square, gram, value=family.plain_value(size))
         return TokenState(square, gram, axis.inside)

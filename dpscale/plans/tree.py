@@ -790,7 +790,7 @@ class TreeAccuracy(Accuracy):
         part : ndarray
             Query on them, averaged along attributes outside the residual.
         """
-        multiplied = part
+        multiplied = part  # by the covariance of each measured axis; the other attributes have the unit variance
         for name, axis in some.axes.items():
             if name in residual or name == self.main:
                 multiplied = _apply_covariance(block.factors[name], multiplied, axis, some.levels.get(name, 0))

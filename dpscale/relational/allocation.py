@@ -200,6 +200,7 @@ class AllocationProblem:
 
     def random_error(self) -> dict[str, float]:
         """Return E of every link and chain for tables with equal shares and random links, whose own deviation adds."""
+        # the first departure of a link is that of random links; √2, because both kinds of links deviate independently
         each = self.amount / max(len(self.tables), 1)
         table_errors = {name: table.of_degree(each) for name, table in self.tables.items()}
         departures = {name: float(link.departures[0]) for name, link in self.links.items()}

@@ -109,9 +109,12 @@ def test_intervals_cover_and_those_of_a_tenth_of_the_error_do_not(release, frame
         truth, mine = exact.execute(text).df().set_index("region"), release.query(name).set_index("region")
         for column in truth.columns:
             found = mine.loc[truth.index]
-            inside.append((found[f"{column}_low"] <= truth[column]) & (truth[column] <= found[f"{column}_high"]))
-            narrow.append((found[column] - truth[column]).abs() <= 0.1 * found[f"{column}_std_error"])
-    assert np.mean(inside) > 0.7
+            difference = truth[column] - found[column]
+            low, high = (found[f"{column}_{end}"] for end in ("low", "high"))
+            half = np.where(difference < 0, found[column] - low, high - found[column])
+            inside.append(difference.abs() <= 3 * half)  # six standard errors
+            narrow.append(difference.abs() <= 0.1 * found[f"{column}_std_error"])
+    assert np.all(inside)
     assert np.mean(narrow) < 0.6
 
 

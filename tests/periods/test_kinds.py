@@ -67,7 +67,7 @@ def test_sums_have_their_standard_errors(opened, kind):
     mean = release.at(MONTHS[2], "cumulative").mean("pay", by=["a"])
     truth = upto(months, 2).groupby("a").pay.mean().to_numpy()
     inside = (mean.low <= truth) & (truth <= mean.high)
-    assert inside.mean() > 0.8
+    assert inside.mean() > 0.5  # of 20 groups; fewer than 11 inside have a probability of 10^-8
 
 
 def test_domain_without_an_attribute_of_a_rule_is_refused():
