@@ -32,8 +32,6 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
 from dpscale.storage.files import is_path, write_whole
 from dpscale.workload import MARGINAL, Workload
-from dpscale.workload.families import ProductQueries
-from dpscale.workload.family import Family
 from dpscale.workload.sql.statements import DIALECT, is_select
 
 if TYPE_CHECKING:
@@ -579,20 +577,15 @@ def _part_table(part: Any) -> dict[str, Any]:
     weights = [float(f"{weight / unit:.15g}") for weight, unit in zip(part.weights, units, strict=True)]  # as given
     weight = weights[0] if len(set(weights)) == 1 else weights
     sets = [list(family.shown(names)) for names in part.sets]  # without numbers, which are no attributes of a job
-    if isinstance(family, ProductQueries):
-        return {"family": family.name, "weight": weight, "label": family.title,
-                "predicates": {name: _stated(given) for name, given in (family.predicates or {}).items()}}  # fmt: skip
-    return {"family": family.name, "attributes": sets, "weight": weight, **family.parameters}
+    parameters = {key: _stored_queries(given) if isinstance(given, Mapping) else given
+                  for key, given in family.stated.items()}  # fmt: skip
+    return {"family": family.name, "attributes": sets, "weight": weight, **parameters}
 
 
-def _stated(queries: Any) -> Any:
-    """Return the queries of an attribute as a job states them: a name, predicates, or the file of a matrix."""
-    if isinstance(queries, Family):
-        return queries.name
-    texts = [queries] if isinstance(queries, str) else queries
-    if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
-        return queries
-    return _stored_array(np.asarray(queries, np.float64))
+def _stored_queries(by_attribute: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the queries of each attribute as a job states them; matrices are stored in files."""
+    return {name: _stored_array(queries) if isinstance(queries, np.ndarray) else queries
+            for name, queries in by_attribute.items()}  # fmt: skip
 
 
 def _listed_table(part: Any) -> dict[str, Any]:

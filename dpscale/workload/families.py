@@ -167,6 +167,10 @@ class ProductQueries(ProductFamily):
                 "predicates": hashlib.sha256(repr(texts).encode()).hexdigest()}  # fmt: skip
 
     @property
+    def stated(self) -> dict[str, Any]:
+        return {"label": self.title, "predicates": self._given()}
+
+    @property
     def axes(self) -> tuple[Family, ...]:
         return tuple(dict.fromkeys([*self._by.values(), MARGINAL]))
 

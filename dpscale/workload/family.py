@@ -87,6 +87,11 @@ class QueryFamily(Settings):
         return self.model_dump(mode="json")
 
     @property
+    def stated(self) -> dict[str, Any]:
+        """Parameters as they are given in Python; `parameters` may have hashes in place of arrays."""
+        return self.parameters
+
+    @property
     def Options(self) -> type[QueryFamily]:  # noqa: N802
         """Model of the parameters."""
         return type(self)
