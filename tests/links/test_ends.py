@@ -115,8 +115,8 @@ def test_siblings_are_respected_for_grouped_links(tmp_path: Path, monkeypatch: p
         sums = sibling_sums(orders[["month"]].to_numpy(), parents, PairTables((3,))).reshape(3, 3)
         same[what] = np.trace(sums) / sums.sum()
         assert run.run.done("report")
-    assert same["without"] < 0.85
-    assert same["with"] > 0.9
+    assert same["without"] < 0.9  # 0.78 with a standard deviation of 0.02; with siblings 0.975
+    assert same["with"] > 0.93
 
 
 def test_plan_stores_plans_of_several_tables_and_spends_nothing(tmp_path):

@@ -38,18 +38,18 @@ def test_statistics_are_near_the_data(release):
     frame = make_frame()
     sums = release.sum("pay", by="a")
     exact = exact_sums(frame, ["a"], "pay", NUMBERS["pay"])
-    assert (np.abs(sums.estimate - exact) < 5 * sums.std_error).all()
+    assert (np.abs(sums.estimate - exact) < 6 * sums.std_error).all()
     assert abs(release.sum("pay").estimate - exact.sum()) < 2000
     values = pd.Series([np.nan if v is None else float(v) for v in rounded(frame.wait.tolist(), NUMBERS["wait"])])
     mean = release.mean("wait", by=["b"])
     assert list(mean.columns) == ["b", "estimate", "std_error", "low", "high"]
-    assert (np.abs(mean.estimate - values.groupby(frame.b).mean()) < 5 * mean.std_error).all()
+    assert (np.abs(mean.estimate - values.groupby(frame.b).mean()) < 6 * mean.std_error).all()
     mean = release.mean("wait", level=1 - 1e-9)
     assert mean.low < values.mean() < mean.high
     deviation = release.std("pay", by="a")
     assert (np.abs(deviation.estimate - frame.pay.clip(-20, 100).groupby(frame.a).std()) < 8).all()
     ratio = release.ratio("pay", "records", by="a")
-    assert (np.abs(ratio.estimate - frame.pay.clip(-20, 100).groupby(frame.a).mean()) < 5 * ratio.std_error).all()
+    assert (np.abs(ratio.estimate - frame.pay.clip(-20, 100).groupby(frame.a).mean()) < 6 * ratio.std_error).all()
 
 
 def test_answer_files_and_tables_agree(release):

@@ -88,4 +88,4 @@ def test_query_smasher_errors_on_2_way_prefixes(adult):
     answers, query_cells = release._estimates.part_answers(part, names)
     z = (answers - truth) / query_cells
     assert 0.5 < z.std() < 1.6  # prefix sums are strongly correlated: a coarse check here, the exact one is elsewhere
-    assert np.abs(z).max() < 6
+    assert np.abs(z).max() < 7

@@ -83,7 +83,7 @@ def test_independent_start_is_warned_of(tmp_path, monkeypatch):
     with pytest.warns(RowsWarning, match="from the released estimates over"):
         release = run_release(tmp_path, make_equal_columns(), 10.0)
     index = json.loads((tmp_path / "run" / "synthetic" / "_rows.json").read_text())
-    assert index["distances"]["3"] > 0.1
+    assert index["distances"]["3"] > 0.08  # 0.136 with a standard deviation of 0.008
     assert index["warning"] in (tmp_path / "run" / "report.html").read_text()
     assert len(release.synthetic()) == RECORDS
 
