@@ -651,10 +651,8 @@ def _detected_shares(departures: Departures, tables: Floats, precisions: Iterabl
 def _squared_departure(model: LowOrder, residuals: Residuals) -> float:
     """Return the squared distance between measured residuals of two or more attributes and those of the model."""
     larger = [names for names in residuals.values if len(names) > 1]
-    total = 0.0
-    for sets, measured in stacks(larger, residuals.values):  # sets of equal shape
-        total += float(((_centred(model, sets) - measured) ** 2).sum())
-    return total
+    of_shapes = stacks(larger, residuals.values)  # sets of equal shape together
+    return sum(float(((_centred(model, sets) - measured) ** 2).sum()) for sets, measured in of_shapes)
 
 
 def _noiseless(
