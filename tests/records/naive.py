@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dpscale.domain import Attribute, Domain
 
@@ -34,9 +35,10 @@ def cell(attribute: Attribute, value: Any) -> int | str:
 
 def values_of(column: Any) -> list[Any]:
     """Return the values of an Arrow column; a float of fewer than 64 bits is its shortest decimal."""
-    if str(column.type) not in ("halffloat", "float"):
+    of_values = str(column.type.value_type if pa.types.is_dictionary(column.type) else column.type)
+    if of_values not in ("halffloat", "float"):
         return list(column.to_pylist())
-    kind = np.float16 if str(column.type) == "halffloat" else np.float32
+    kind = np.float16 if of_values == "halffloat" else np.float32
     return [None if value is None else float(str(kind(value))) for value in column.to_pylist()]
 
 
