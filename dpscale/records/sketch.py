@@ -27,6 +27,7 @@ from dpscale.base.errors import DataError, DomainError
 from dpscale.domain import Domain
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, name_of, numbered
 from dpscale.domain.domain_schema import ALSO
+from dpscale.domain.number import MOST_PARTS
 from dpscale.records.column_values import NOTHING, Numbers, days, numbers
 from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.formats import other_delimiter
@@ -587,10 +588,13 @@ def _unify_missing(seen: Mapping[str, ColumnSummary]) -> list[str]:
 def draft_number(name: str, seen: ColumnSummary, bins: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table of a number of the domain file: the rounded ends of the bins of its column.
 
-    Its step is 1, or a power of ten that is finer if the range has few whole numbers.
+    Its step is 1, or a power of ten: a finer one if the range has few whole numbers, a coarser one if it has more than
+    sums of numbers permit.
     """
     low, high = (Fraction(repr(bins["edges"][place])) for place in (0, -1))
     power = 0 if seen.whole else min(_exponent((high - low) / NUMBER_STEPS), 0)
+    while (high - low) / Fraction(10) ** power > MOST_PARTS // 2:  # the ends are rounded outwards
+        power += 1
     step = Fraction(10) ** power
     ends = {"low": _plain(math.floor(low / step) * step), "high": _plain(math.ceil(high / step) * step)}
     return {"from": name, **ends, **({"step": _plain(step)} if power else {}), "outside": "clip",

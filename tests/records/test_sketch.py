@@ -114,6 +114,7 @@ def test_irregular_csv_is_explained(tmp_path):
 @given(st.lists(st.floats() | st.none(), min_size=1, max_size=5), st.lists(st.text(max_size=4), min_size=5, max_size=5))
 @example([sys.float_info.max], [""] * 5)
 @example([1e-05], [""] * 5)
+@example([2000000000.5], [""] * 5)
 def test_draft_accepts_any_floats_and_texts(tmp_path_factory, floats, texts):
     path = tmp_path_factory.mktemp("sketch") / "x.parquet"
     table = pa.table({"x": pa.array(floats, pa.float64()), "s": texts[: len(floats)], "a": [0] * len(floats)})
@@ -122,6 +123,17 @@ def test_draft_accepts_any_floats_and_texts(tmp_path_factory, floats, texts):
     for name in domain.names:
         counts = dp.count_marginals(dp.Table.open(path, domain), [(name,)])
         assert counts[name,].sum() == len(floats)
+
+
+@pytest.mark.parametrize("revenue", [[5_000_000_000, 17], [-3.5e11, 8e11 + 0.5]])
+def test_amounts_beyond_the_steps_of_sums_have_a_larger_step(tmp_path, revenue):
+    pd.DataFrame({"revenue": revenue * 50, "s": ["x", "y"] * 50}).to_parquet(tmp_path / "x.parquet")
+    _, domain = make_draft(tmp_path / "x.parquet")
+    [number] = domain.numbers
+    assert number.column == "revenue"
+    assert number.low <= min(revenue) / number.unit
+    assert max(revenue) / number.unit <= number.high
+    assert number.unit in (10, 10_000)
 
 
 def write_made_table(path, rows=300):
