@@ -1,11 +1,13 @@
 """Intervals in answer files: level of the job file, pointwise or simultaneous over an attribute set."""
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
 from dpscale.base.errors import JobError
+from dpscale.runs.answers import Labels
 from tests.messages import refused
 from tests.runs.small import table, write_job, write_table
 
@@ -89,3 +91,12 @@ def test_joint_intervals_of_too_many_queries_are_refused_before_run(tmp_path):
     with refused(JobError):
         dp.run(job, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_cells_of_nulls_have_null_labels_among_integers():
+    attributes = {"a": {"kind": "integer", "low": 3, "high": 4, "nulls": "category"},
+                  "b": {"kind": "integer", "low": 0, "high": 1}}  # fmt: skip
+    labels = Labels(dp.Domain.from_dict({"attributes": attributes}))
+    cells = [np.array([0, 2], np.int32), np.array([1], np.int32)]
+    assert labels.column(["a", "b"], cells).to_pylist() == [3, None, 1]
+    assert labels.column(["b"], cells[1:]).to_pylist() == [1]
