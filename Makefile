@@ -30,7 +30,7 @@ airflow: $(VENV)/.test
 	$(BIN)/python -m pytest tests/pipelines -m "airflow and not slow"
 
 nightly: $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "slow or airflow or not slow"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --hypothesis-profile fresh -m "slow or airflow or not slow"
 
 papers: $(VENV)/.test
 	$(BIN)/python benchmarks/papers.py all
