@@ -166,6 +166,14 @@ def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
     return [name for name in domain.axis_names if name in used]
 
 
+def attributes_read(run: TablePart) -> list[str]:
+    """Return the attributes whose columns some stage reads: of the workload, of searches and of distinct units."""
+    used = {name for part in run.workload.parts for attributes in part.sets for name in attributes}
+    used |= {attribute.name for attribute in run.declared.searches}
+    used |= {name for attributes in run.unit_counts or () for name in attributes}
+    return [name for name in run.declared.axis_names if name in used]
+
+
 def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     """Return the tag of the data under the noise key; raise DataError if the data changed since the release began.
 
@@ -180,6 +188,9 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     # where the data are: the version of a lake table, or files and their format
     layout_now = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
     prints = file_prints(run, table, engine)
+    # stages of searches and distinct units read other columns of a frame than the measurement, but hash the same ones
+    if run.frame is not None and first_snapshot is None and (run.declared.searches or run.unit_counts):
+        run.update(hashed=run.manifest.get("hashed") or attributes_read(run))
     # a frame is compared by all its columns if an earlier call or the refined release hashed them
     whole = run.frame is not None and ("hashed" in run.manifest or "names" in (run.refines or {}))
     content = frame_content(run, engine) if whole else content_hash(run, table, engine, prints)

@@ -123,11 +123,11 @@ def exact_searches(run):
     from dpscale.engine.schedulers import resolve
     from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
     from dpscale.runs.searches import SearchReader, perform_search
-    from dpscale.runs.source import open_table
+    from dpscale.runs.source import attributes_read, open_table
 
     key = run.path.parent / "common.key"
     make_secret(key, 7)
-    names, engine = discover.read_names(run), resolve(scheduler=run.job.engine.scheduler)
+    names, engine = attributes_read(run), resolve(scheduler=run.job.engine.scheduler)
     table = open_table(run, names, engine).split()
     groups = partition_groups(table.partitions, engine.workers)
     secret, types = SecretFile(key, secret_tag(read_secret(key))), {"city": "text", "zip": "integer"}

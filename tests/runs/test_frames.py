@@ -72,6 +72,29 @@ def test_run_on_frame_matches_counts(tmp_path, kind):
     assert dp.run(make_job(tmp_path), tmp_path / "run", data=KINDS[kind]).manifest == release.manifest
 
 
+@pytest.mark.parametrize("searched", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+def test_stages_that_read_other_columns_agree_on_frame(tmp_path, searched, counted):
+    rows = frame().assign(town=lambda rows: rows.c.map("town {}".format), unit=range(len(frame())))
+    workload = [{"family": "marginal", "attributes": [["a"]]}]
+    if counted:
+        workload += [{"family": "marginal", "attributes": [["b"]], "count": "units"}]
+    job = make_job(tmp_path, workload=workload)
+    job["privacy"] = {"epsilon": 8, "delta": 1e-6} | {name: job["privacy"][name] for name in ("dataset", "ledger")}
+    job["data"] |= {"privacy_unit": "unit", "max_rows_per_unit": 1}
+    town = {"kind": "discover", "max_length": 8} if searched else {"kind": "categories", "values": ["x", "y"]}
+    domain = {"attributes": {name: {"kind": "coded", "size": SIZES[name]} for name in ("a", "b")} | {"town": town}}
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
+
+    release = dp.run(job, tmp_path / "run", data=rows)
+    np.testing.assert_allclose(release.marginal("a"), np.bincount(rows.a, minlength=SIZES["a"]), atol=30)
+    if counted:
+        np.testing.assert_allclose(release.units("b")["estimate"], np.bincount(rows.b, minlength=SIZES["b"]), atol=30)
+    assert dp.run(job, tmp_path / "run", data=rows).manifest == release.manifest
+    with refused(dp.DataError):
+        dp.run(job, tmp_path / "run", data=rows.iloc[1:])
+
+
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_contribution_bound_is_independent_of_pieces(tmp_path, scheduler, monkeypatch):
     monkeypatch.setattr(engine_frames, "PIECE_ROWS", 70)

@@ -24,7 +24,7 @@ from dpscale.records.judging import refused_of
 from dpscale.runs.charge import SEARCHES, journal_of
 from dpscale.runs.preflight import unit_plan
 from dpscale.runs.searches import SearchPlan, SearchReader, SearchTerms, perform_search, plan_search
-from dpscale.runs.source import Source, decision, rows_beyond_bound, unit_lookup
+from dpscale.runs.source import Source, attributes_read, decision, rows_beyond_bound, unit_lookup
 from dpscale.runs.stages.plan import check_numbers
 from dpscale.runs.table import SEARCH_FILE, TablePart
 from dpscale.storage.files import flush_names, remove_partial, write_whole
@@ -55,7 +55,7 @@ def prepare(run: TablePart, engine: Engine) -> CheckedSearches:
     plans = plan_searches(run)
     unit_plan(run.job, run.declared, run.declared)  # refuses a job whose units could not be counted later
     check_numbers(run, engine)
-    names = read_names(run)
+    names = attributes_read(run)
     source = Source.of(run, names, engine)
     run.secret.read()  # refuses a missing or another noise key before the charge
     with one_thread():
@@ -85,14 +85,6 @@ def terms(run: TablePart) -> tuple[Cost, list[dict[str, Any]]]:
     """Return the cost of all searches, and the records that determine their draws."""
     plans = plan_searches(run).values()
     return Cost.total([plan.cost for plan in plans]).coarsened(), [plan.record for plan in plans]
-
-
-def read_names(run: TablePart) -> list[str]:
-    """Return the attributes whose columns are read: those of the workload and those that are searched."""
-    used = {name for part in run.workload.parts for attributes in part.sets for name in attributes}
-    used |= {attribute.name for attribute in run.declared.searches}
-    used |= {name for attributes in run.unit_counts or () for name in attributes}
-    return [name for name in run.declared.axis_names if name in used]
 
 
 def plan_searches(run: TablePart) -> dict[str, SearchPlan]:
