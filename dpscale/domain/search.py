@@ -51,6 +51,11 @@ class Search(ABC):
         """Whether privacy units vote for their values."""
         return False
 
+    @property
+    def public_values(self) -> tuple[Any, ...]:
+        """Values that are cells whatever the search finds."""
+        return ()
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the keys of the domain file that state the search."""
@@ -81,6 +86,10 @@ class ValueSearch(Search):
     other: bool = True
     assumed: int = ASSUMED
     count: str = "rows"
+
+    @property
+    def public_values(self) -> tuple[Any, ...]:
+        return self.values
 
     @property
     def has_votes(self) -> bool:

@@ -132,6 +132,11 @@ def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, 
         problem.workload.check_subsets()
     if problem.workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
+    weights = [weight for part in problem.workload.parts for weight in part.set_weights]
+    if not problem.workload.weighs and problem.workload.domain.discovered and max(weights) > 0:
+        raise JobError("workload", "conditions that no cell of a searched attribute satisfies, so every count is 0",
+                       "a condition that such a cell satisfies, or the counts of all cells",
+                       "read the cells in domain/domain.toml of the run; only the search was charged")  # fmt: skip
     if not problem.workload.weighs:
         raise JobError("workload.weight", "0 for every query that is not all zeros", "a weight above 0",
                        "give a weight above 0 to the queries to answer")  # fmt: skip

@@ -199,12 +199,27 @@ class LabelledCells:
         # what a new job may state has its meaning in every run
         if cell is None and is_former_reading():
             cell = _former_cell(self.attribute, value)
+        if self.attribute.search is not None and not self._is_public(cell):
+            raise self._not_public(value)
         if cell is None:
             known = [str(label) for label in self.attribute.labels if label is not None]
             raise fault or self._error(value, "a label of the attribute", nearest(text_of(value), known))
 
         mask[cell] = True
         return mask
+
+    def _is_public(self, cell: int | None) -> bool:
+        """Return whether a searched attribute has a cell before its search: of a public value or of outside values."""
+        attribute, search = self.attribute, self.attribute.search
+        if cell is None or search is None or is_former_reading():
+            return cell is not None
+        return cell >= attribute.listed or attribute.labels[cell] in search.public_values
+
+    def _not_public(self, value: Literal) -> JobError:
+        """Return the error for a comparison with a cell that only a search can find."""
+        name = self.attribute.name
+        remedy = f"make the cell public in attributes.{name}, or ask for the counts of all cells of {name}"
+        return self._error(value, "a public cell, because a search finds the others", remedy)
 
     def _first(self, sign: str, value: Literal) -> int:
         """Return the number of listed cells that are below a cut.
@@ -213,6 +228,8 @@ class LabelledCells:
         periods, and other labels must be numbers in increasing order.
         """
         after = sign in ("<=", ">")  # whether a cell of the value itself is below the cut
+        if self.attribute.search is not None and not is_former_reading():
+            raise self._not_public(value)
         if self.attribute.kind == "bins":
             return self._edge(sign, value)
 

@@ -299,6 +299,12 @@ WRONG_JOBS = {
     "rho without delta": {"privacy": {"epsilon": None, "delta": None, "rho": 0.1}},
     "delta above": {"budget": {"discover_delta": 1e-5}},
     "too small": {"privacy": {"epsilon": 0.001, "public_rows": 6000}},
+    "city found": {"workload": [{"family": "predicates", "conditions": ["city = 'Berlin' or sex = 'f'"]}]},
+    "city assumed": {"workload": [{"family": "predicates", "conditions": ["city != '(value 1)'"]}]},
+    "code found": {"workload": [{"family": "predicates", "conditions": ["zip in (10115, 20095)"]}]},
+    "edges assumed": {"workload": [{"family": "predicates", "conditions": ["age < 32 and sex = 'f'"]}]},
+    "city in SQL": {"workload": [{"query": "SELECT COUNT(*) FROM t WHERE city = 'Berlin'"}]},
+    "edges in SQL": {"workload": [{"query": "SELECT COUNT(*) FROM t WHERE age >= 1"}]},
 }
 
 
@@ -535,6 +541,44 @@ def test_a_search_that_sees_no_values_is_refused_before_the_main_charge(tmp_path
     found = dp.run(job, run_dir=again / "run")
     assert found.domain["pay"].ends == (0, 300)
     assert "Nothing is known about the share beyond" in (again / "run/report.html").read_text()
+
+
+def test_conditions_on_cells_that_no_search_decides(tmp_path):
+    frame = make_frame()
+    conditions = ["zip = 10115", "zip != 10115 and sex = 'f'", "city is null", "city is not null or sex = 'f'"]
+    job = write_job(tmp_path, frame, workload=[{"family": "predicates", "conditions": conditions}])
+    release = dp.run(job, run_dir=tmp_path / "run")
+    true = [(frame.zip == 10115).sum(), ((frame.zip != 10115) & (frame.sex == "f")).sum(), frame.city.isna().sum(),
+            (frame.city.notna() | (frame.sex == "f")).sum()]  # fmt: skip
+    files = (release.path / "answers").glob("conditions-*/*.parquet")
+    answers = [value for path in files for value in pd.read_parquet(path)["estimate"]]
+    np.testing.assert_allclose(sorted(answers), sorted(true), atol=100)
+
+
+STATEMENTS = {  # condition on a column that is searched: whether it is true for a value
+    "city LIKE 'B%'": lambda city: city.startswith("B"),
+    "LENGTH(city) > 6": lambda city: len(city) > 6,
+    "UPPER(city) <> 'BERLIN'": lambda city: city != "Berlin",
+    "city LIKE '%x%'": lambda city: "x" in city,  # no city, but assumed cells would be
+}
+
+
+def test_functions_of_found_values_in_sql(tmp_path):
+    counts = ", ".join(f"SUM(CASE WHEN {condition} THEN 1 ELSE 0 END)" for condition in STATEMENTS)
+    frame = make_frame()
+    job = write_job(tmp_path, frame, workload=[{"query": f"SELECT {counts} FROM t"}])
+    release = dp.run(job, run_dir=tmp_path / "run")
+    found = frame.city[frame.city.isin(release.found("city")["cell"])]
+    [row] = pd.read_parquet(release.path / "answers/queries/query-1.parquet").to_numpy().tolist()
+    true = [int(found.map(holds).sum()) for holds in STATEMENTS.values()]
+    np.testing.assert_allclose(row[::4], true, atol=100)
+
+
+def test_condition_that_no_found_value_satisfies_is_charged_for_its_search_alone(tmp_path):
+    job = write_job(tmp_path, workload=[{"query": "SELECT COUNT(*) FROM t WHERE city LIKE 'Z%'"}])
+    with refused(JobError):
+        dp.run(job, run_dir=tmp_path / "run")
+    assert [row["release"].rpartition("-")[2] for row in releases_in(tmp_path)] == ["domain"]
 
 
 def test_counting_with_unknown_cells_is_refused(tmp_path):

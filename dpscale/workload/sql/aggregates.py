@@ -499,8 +499,13 @@ class Aggregates:
                         "use one attribute in WHEN")  # fmt: skip
         return false
 
+    def _term(self, term: Term) -> TermSum:
+        """Return a term as a combination, which is empty if no record satisfies its condition."""
+        is_empty = self.conditions.is_never(term.condition) or (term.axis and not term.row.any())
+        return TermSum(() if is_empty else ((1.0, term),))
+
     def _counted(self, condition: CellCondition) -> TermSum:
-        return _term(Term(condition))
+        return self._term(Term(condition))
 
     def _records(self, piece: Piece) -> TermSum:
         """Return the number of records of a piece."""
@@ -508,7 +513,9 @@ class Aggregates:
         if number is None or number.null_cell < 0:
             return self._counted(piece.condition)
         row = (np.arange(number.size) != number.null_cell).astype(np.float64)
-        return _term(Term(condition=piece.condition, axis=number.name, row=row, text=f"records with {number.name}"))
+        return self._term(
+            Term(condition=piece.condition, axis=number.name, row=row, text=f"records with {number.name}")
+        )
 
     def _number_of(self, piece: Piece) -> Number | None:
         axis = self.scope.domain[piece.column] if piece.column else None
@@ -532,7 +539,7 @@ class Aggregates:
             row = self._cell_values(node, piece.column)
             unit = max(float(np.ptp(row[~np.isnan(row)])) / 2, 1e-300)  # not 0
         row = np.where(np.isnan(row), 0.0, row)
-        return _term(
+        return self._term(
             Term(condition=piece.condition, axis=piece.column, row=row, text=f"{SUM} of {piece.column}", unit=unit)
         ).times(piece.factor)
 
@@ -586,7 +593,7 @@ class Aggregates:
         figures = {
             name: _total(
                 [
-                    _term(Term(condition=piece.condition, axis=column, row=row, text=f"{name} of {column}"))
+                    self._term(Term(condition=piece.condition, axis=column, row=row, text=f"{name} of {column}"))
                     for piece in pieces
                 ]
             )
@@ -677,11 +684,6 @@ def is_constant(value: Value) -> bool:
 
 def _ratios(value: Value) -> tuple[Quotient, ...]:
     return value.ratios if isinstance(value, RatioSum) else (value,) if isinstance(value, Quotient) else ()
-
-
-def _term(term: Term) -> TermSum:
-    """Return a term as a combination, which is empty if no record satisfies its condition."""
-    return TermSum(() if term.condition.never or (not term.row.any() and term.axis) else ((1.0, term),))
 
 
 def _total(parts: Sequence[TermSum]) -> TermSum:

@@ -104,6 +104,14 @@ class Conditions:
             return ALWAYS if chosen[0] else self.nothing()
         return ALWAYS if chosen.all() else CellCondition({names: chosen})
 
+    def is_never(self, condition: CellCondition) -> bool:
+        """Return whether no cell satisfies a condition, whatever cells the searches of its attributes find.
+
+        Those that were found may satisfy none of the condition: then its count is 0.
+        """
+        searched = set(self.domain.discovered)
+        return any(not flags.any() and searched.isdisjoint(names) for names, flags in condition.factors.items())
+
     def nothing(self) -> CellCondition:
         """Return the condition that no record satisfies."""
         name = self.domain.names[0]

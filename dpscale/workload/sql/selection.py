@@ -218,7 +218,7 @@ class _SelectReader:
         if (window := self.tree.find(exp.Window)) is not None:
             self.statement.refuse(window, "aggregates without OVER", "compute it from the rows of the result")
         # no cell satisfies WHERE
-        if self.where.never:
+        if self.conditions.is_never(self.where):
             self.statement.refuse(self.tree.args["where"].this, "a condition that some cell satisfies", "correct it")
 
         _ = self.scope.tables  # refuses joins that cannot be answered
