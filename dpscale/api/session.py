@@ -195,7 +195,8 @@ class Session:
         1.0
         """
         self._refresh()
-        alone, last = self._alone(text, epsilon), self._last()
+        last = self._last()
+        alone = self._alone(text, epsilon, last)
         if last is None:
             budget = alone.job.answer_budget(alone.job.read_domain())
             return self._planned(float(budget.amount), expected_errors(alone.measurements, budget)["families"])
@@ -243,9 +244,10 @@ class Session:
         """
         with self._locked():
             self._refresh()
-            content = self._content(self._alone(text, epsilon))
             self._resume()
-            if (last := self._last()) is None:
+            last = self._last()
+            content = self._content(self._alone(text, epsilon, last))
+            if last is None:
                 last = begin_run(Job.parse(content, self._folder), self._directory(1), self._fresh)
                 self._finish(last)
             else:
@@ -370,12 +372,14 @@ class Session:
             found = found.get("analysts", {}).get(canonical(analyst), {})
         return found or {"cap": None}
 
-    def _alone(self, text: str, epsilon: float) -> ReleasePlan:
+    def _alone(self, text: str, epsilon: float, last: Run | None = None) -> ReleasePlan:
         """Return the plan of statements with the budget that they would cost alone.
 
+        Cells that the searches of an earlier run found are not searched again: `last` has them.
         Statements on distinct units are refused: they are measured apart from the rows.
         """
-        planned = plan_sql(text, epsilon=epsilon, delta=self._delta, mechanism=NAME, **self._arguments)
+        found = {"domain": last.table.domain} if last is not None and last.table.domain.discovered else {}
+        planned = plan_sql(text, epsilon=epsilon, delta=self._delta, mechanism=NAME, **self._arguments | found)
         if any(not part.counts_rows for part in planned.job.workload):
             raise JobError("session.run", "COUNT(DISTINCT …), whose units are measured apart",
                            "counts, sums and statistics of rows", "use dp.sql for it")  # fmt: skip

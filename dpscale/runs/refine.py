@@ -207,7 +207,8 @@ def _check_job(job: Job, first: TablePart) -> Job:
     # the first setting that differs; the domain is compared by its content, not by its path
     theirs, ours = (each.to_dict()["data"] | {"domain": ""} for each in (first.run.job, job))
     differing = next((f"data.{name}" for name in theirs | ours if ours.get(name) != theirs.get(name)), "")
-    if not differing and job.table.read_domain().digest != first.declared.digest:
+    # as declared, or with the cells that its searches found
+    if not differing and job.table.read_domain().digest not in (first.declared.digest, first.domain.digest):
         differing = "data.domain"
     for name in ("ledger", "dataset"):
         if not differing and getattr(job.privacy, name) != getattr(first.job.privacy, name):

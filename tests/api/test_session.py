@@ -396,3 +396,27 @@ def test_two_processes_take_turns(rows: pd.DataFrame) -> None:
     assert session._count == len(session._refresh()["releases"])
     for text in texts:
         assert session.plan(text, 0.4).squared_mu == 0
+
+
+def test_cells_found_by_the_first_search_are_those_of_later_statements(rows: pd.DataFrame) -> None:
+    Path("d.toml").write_text(DOMAIN.replace('kind = "categories"\nvalues = ["N", "S", "W"]', 'kind = "discover"'))
+    session = opened(rows, (40.0, 1e-9))
+    session.run("SELECT sex, COUNT(*) AS n FROM t GROUP BY sex", 4.0)
+    with refused(dp.JobError):
+        opened(rows, (40.0, 1e-9), folder="new").run("SELECT COUNT(*) AS n FROM t WHERE region = 'N'", 4.0)
+
+    statements = {  # statement: the same counts
+        "SELECT region, COUNT(*) AS n FROM t GROUP BY region": rows.region.value_counts().sort_index(),
+        "SELECT COUNT(*) AS n FROM t WHERE region = 'N' AND sex = 'm'": [
+            ((rows.region == "N") & (rows.sex == "m")).sum()
+        ],
+        "SELECT COUNT(*) AS n FROM t WHERE region LIKE '%S%'": [(rows.region == "S").sum()],
+    }
+    for statement, truth in statements.items():
+        assert session.plan(statement, 4.0).epsilon <= 4.0
+        answers = session.run(statement, 4.0)["query-1"]
+        assert within(answers.iloc[: len(truth)], "n", np.asarray(truth))
+    before = spent(session)
+    session.run(next(iter(statements)), 4.0)
+    assert spent(session) == before
+    assert len(list(session._folder.glob("release-*/domain/searches.json"))) == 1
