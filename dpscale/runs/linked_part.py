@@ -24,7 +24,7 @@ from dpscale.job.protected_unit import pair_links
 from dpscale.job.table_sizes import decreasing_sizes, least_rows, required_links, stated_rows
 from dpscale.runs.estimates import estimates_of, low_order_tables
 from dpscale.runs.linked_tables import LinkedTables, public_tables
-from dpscale.runs.stages.plan import check_numbers
+from dpscale.runs.stages.plan import check_searched
 from dpscale.runs.stages.row_numbers import LIMITS
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text
@@ -81,7 +81,7 @@ class LinkedTablePart(TablePart):
         return public_attributes_of(self.whole.job, self.table_name)
 
     def check_data(self, engine: Engine) -> None:
-        check_numbers(self, engine)
+        check_searched(self, engine)
 
     def measure(self, engine: Engine) -> None:
         """Perform the stages up to the sampling of rows, the earlier ones for all tables of the job.

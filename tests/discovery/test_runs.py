@@ -304,6 +304,17 @@ WRONG_JOBS = {
     "code found": {"workload": [{"family": "predicates", "conditions": ["zip in (10115, 20095)"]}]},
     "edges assumed": {"workload": [{"family": "predicates", "conditions": ["age < 32 and sex = 'f'"]}]},
     "city in SQL": {"workload": [{"query": "SELECT COUNT(*) FROM t WHERE city = 'Berlin'"}]},
+    "rows of one column": {
+        "workload": [{"family": "predicates", "conditions": ["city is null or sex = 'f'"]}],
+        "synthesize": {"rows": 9},
+    },
+    "maxent of one column": {
+        "workload": [
+            {"family": "marginal", "attributes": [["sex"]]},
+            {"family": "predicates", "conditions": ["city is null or zip = 10115"]},
+        ],
+        "reconstruct": {"method": "maxent"},
+    },
     "edges in SQL": {"workload": [{"query": "SELECT COUNT(*) FROM t WHERE age >= 1"}]},
 }
 

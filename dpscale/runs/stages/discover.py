@@ -25,7 +25,7 @@ from dpscale.runs.charge import SEARCHES, journal_of
 from dpscale.runs.preflight import unit_plan
 from dpscale.runs.searches import SearchPlan, SearchReader, SearchTerms, perform_search, plan_search
 from dpscale.runs.source import Source, attributes_read, decision, rows_beyond_bound, unit_lookup
-from dpscale.runs.stages.plan import check_numbers
+from dpscale.runs.stages.plan import check_searched
 from dpscale.runs.table import SEARCH_FILE, TablePart
 from dpscale.storage.files import flush_names, remove_partial, write_whole
 
@@ -54,7 +54,7 @@ def prepare(run: TablePart, engine: Engine) -> CheckedSearches:
     """Read and check the rows, and refuse what later stages would refuse. Nothing is charged or drawn."""
     plans = plan_searches(run)
     unit_plan(run.job, run.declared, run.declared)  # refuses a job whose units could not be counted later
-    check_numbers(run, engine)
+    check_searched(run, engine)
     names = attributes_read(run)
     source = Source.of(run, names, engine)
     run.secret.read()  # refuses a missing or another noise key before the charge

@@ -57,6 +57,7 @@ def make_refined_plan(run: TablePart, engine: Engine) -> MeasurementPlan:
     return measurement_plan
 
 
+NO_LIMIT = 1 << 62  # bytes of memory while numbers of cells are not known
 STATED_SECONDS = 10  # planning of which the predicted time is stated before it starts
 
 
@@ -100,7 +101,12 @@ def check_plan(job: TableJob, measurement_plan: MeasurementPlan, engine: Engine)
     """Raise PlanError if a plan does not fit the memory, the requested reconstruction or the synthetic rows."""
     check_cells(measurement_plan, job)
     check_memory(measurement_plan, job, engine)
-    job.reconstruction.check(measurement_plan, job.estimating, job.engine.bytes)
+    check_estimates(job, measurement_plan, job.engine.bytes)
+
+
+def check_estimates(job: TableJob, measurement_plan: MeasurementPlan, memory: int) -> None:
+    """Raise PlanError if a plan does not fit the requested reconstruction, in some bytes, or the synthetic rows."""
+    job.reconstruction.check(measurement_plan, job.estimating, memory)
     if job.synthesize is not None:
         check_low_order(measurement_plan)
 
@@ -115,12 +121,23 @@ def check_cells(measurement_plan: MeasurementPlan, job: TableJob) -> None:
                         "ask for fewer or smaller sets, or raise it")  # fmt: skip
 
 
-def check_numbers(run: TablePart, engine: Engine) -> None:
-    """Raise PlanError if the mechanism of a job with assumed cells refuses its numbers, before searches are charged."""
-    if run.workload.numbers:
-        problem = run.job.planning_problem(run.workload, run.declared)
-        tools = Tools(engine.each("solve-attribute"), user_store(), most_cells(run.job, engine))
-        plan_problem(run.job.method, problem, run.job.options, tools)
+def check_searched(run: TablePart, engine: Engine) -> None:
+    """Raise PlanError, before searches are charged, for a job that could not be planned or estimated after them.
+
+    The job is planned with assumed cells if it has numbers, rows or a stated reconstruction. Other limits of the plan
+    depend on how many cells are found.
+    """
+    job = run.job
+    if not (run.workload.numbers or job.synthesize is not None or job.reconstruct.model_fields_set):
+        return
+    tools = Tools(engine.each("solve-attribute"), user_store(), most_cells(job, engine))
+    try:
+        assumed = plan_problem(job.method, job.planning_problem(run.workload, run.declared), job.options, tools)
+    except PlanError:
+        if run.workload.numbers:
+            raise
+        return
+    check_estimates(job, assumed, NO_LIMIT)
 
 
 WORTH_SECONDS = 0.5  # time of planning from which on a plan is stored in the cache
