@@ -20,6 +20,7 @@ Texts in views become plain texts. Other types are left as they are, and refused
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -48,6 +49,7 @@ Bytes = NDArray[np.uint8]
 OFFSET, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
 LEAST, LOAD = 16, 2  # entries of a table, and entries for each leaf
 _tables: WeakKeyDictionary[LevelTree, Integers32] = WeakKeyDictionary()
+_composed_keys: WeakKeyDictionary[LevelTree, dict[bytes, int]] = WeakKeyDictionary()
 UUID = "arrow.uuid"
 WIDTH = 16  # bytes of a UUID
 DASHES = (4, 6, 8, 10)  # bytes before which the text of a UUID has a dash
@@ -351,12 +353,48 @@ def node_cells(level: TreeLevel, texts: Any) -> Integers:
         Of type large_string, as `path_texts` returns it if records state paths; nulls have no node.
     """
     texts = texts.dictionary_encode()
-    values = buffers_of(texts.dictionary)
-    leaves = np.full(len(texts.dictionary) + 1, -1, np.int64)
-    _find(*buffers_of(level.tree.keys), _table_of(level.tree), *values, leaves)
+    leaves = np.append(_leaves(level.tree, texts.dictionary), -1)  # the last entry is that of nulls
     starts = level.tree.starts[level.level]
     cells = leaves if level.is_leaf else np.searchsorted(starts, leaves, side="right") - 1
     return np.asarray(cells[texts.indices.fill_null(len(leaves) - 1).to_numpy(zero_copy_only=False)])
+
+
+def _leaves(tree: LevelTree, values: pa.Array) -> Integers:
+    """Return the leaf whose key each text is, as it is written or else in Unicode's form NFC; −1 for none."""
+    leaves = _leaves_as_written(tree, values)
+    unlisted = (leaves < 0) & ~pc.string_is_ascii(values).to_numpy(zero_copy_only=False)
+    if unlisted.any():
+        texts = composed(values.filter(pa.array(unlisted)))
+        others = _leaves_of_composed(tree)
+        leaves[unlisted] = [leaf if leaf >= 0 else others.get(text, -1)
+                            for leaf, text in zip(_leaves_as_written(tree, texts).tolist(),
+                                                  texts.cast(pa.large_binary()).to_pylist(), strict=True)]  # fmt: skip
+    return leaves
+
+
+def _leaves_as_written(tree: LevelTree, values: pa.Array) -> Integers:
+    leaves = np.full(len(values), -1, np.int64)
+    _find(*buffers_of(tree.keys), _table_of(tree), *buffers_of(values), leaves)
+    return leaves
+
+
+def _leaves_of_composed(tree: LevelTree) -> dict[bytes, int]:
+    """Return the leaves by the form NFC of their keys, of those keys that this form changes."""
+    if tree not in _composed_keys:
+        foreign = np.flatnonzero(~pc.string_is_ascii(tree.keys).to_numpy(zero_copy_only=False))
+        keys = tree.keys.take(pa.array(foreign))
+        pairs = zip(keys.cast(pa.large_binary()).to_pylist(), composed(keys).cast(pa.large_binary()).to_pylist(),
+                    foreign.tolist(), strict=True)  # fmt: skip
+        _composed_keys[tree] = {text: leaf for key, text, leaf in pairs if text != key}
+    return _composed_keys[tree]
+
+
+def composed(texts: pa.Array) -> pa.Array:
+    """Return texts in Unicode's form NFC, each on its own; bytes that are not UTF-8 stay as they are."""
+    raw = texts.cast(pa.large_binary()).to_pylist()
+    forms = [unicodedata.normalize("NFC", text.decode("utf-8", "surrogateescape")) for text in raw]
+    return pa.array([text.encode("utf-8", "surrogateescape") for text in forms]).cast(pa.large_binary()).view(
+        pa.large_string())  # fmt: skip
 
 
 def _table_of(tree: LevelTree) -> Integers32:

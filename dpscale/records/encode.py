@@ -408,7 +408,7 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
     unlisted = (cells == _outside_cell(attribute)) & foreign
     if unlisted.any():
         composed = [unicodedata.normalize("NFC", text) for text in values]
-        cells[unlisted] = _listed_cells(attribute, _composed(texts.filter(pa.array(unlisted))), composed)
+        cells[unlisted] = _listed_cells(attribute, column_values.composed(texts.filter(pa.array(unlisted))), composed)
     cells[texts.is_null().to_numpy(zero_copy_only=False)] = null_cell(attribute)
 
     return cells
@@ -418,14 +418,6 @@ def _listed_cells(attribute: Attribute, texts: pa.Array, values: Sequence[str]) 
     """Return the cells of texts, of which an attribute of beginnings reads the first letters."""
     read = _beginnings(texts, attribute.length) if attribute.length else texts
     return _places(attribute, read, pa.array(values, pa.large_string()))
-
-
-def _composed(texts: pa.Array) -> pa.Array:
-    """Return texts in Unicode's form NFC, each on its own; bytes that are not UTF-8 stay as they are."""
-    raw = texts.cast(pa.large_binary()).to_pylist()
-    composed = [unicodedata.normalize("NFC", text.decode("utf-8", "surrogateescape")) for text in raw]
-    return pa.array([text.encode("utf-8", "surrogateescape") for text in composed]).cast(pa.large_binary()).view(
-        pa.large_string())  # fmt: skip
 
 
 def _node_cells(attribute: Attribute, level: TreeLevel, column: pa.Array) -> Integers:

@@ -543,6 +543,24 @@ def test_categories_are_compared_in_one_form_of_unicode(tmp_path):
     assert counts(tmp_path, x={"kind": "categories", "values": both}) == [1, 2]
 
 
+@pytest.mark.parametrize("by_path", [False, True])
+def test_nodes_of_a_hierarchy_are_compared_in_one_form_of_unicode(tmp_path, by_path):
+    paths = [("Österreich", "Graz"), ("Österreich", "Wörgl"), ("Schweiz", "Zürich"), ("Schweiz", "Bern")]
+    forms = [[[unicodedata.normalize(form, name) for name in path] for path in paths] for form in ("NFC", "NFD")]
+    for listed, stated in (forms, forms[::-1]):
+        columns = {"land": [path[0] for path in listed], "ort": [path[1] for path in listed]}
+        pq.write_table(pa.table(columns), tmp_path / "tree.parquet")
+        (tmp_path / "data").mkdir(exist_ok=True)
+        rows = [*stated, listed[1], stated[2], ("x", "Düren"), ("Schweiz", "Bern"), (None, None)]
+        pq.write_table(pa.table({"land": [row[0] for row in rows], "ort": [row[1] for row in rows]}),
+                       tmp_path / "data/a.parquet")  # fmt: skip
+        kind = {"kind": "hierarchy", "file": str(tmp_path / "tree.parquet"), "levels": ["land"], "outside": "category"}
+        kind |= {"key": "path"} if by_path else {}
+        found = counts(tmp_path / "data", names=("ort",), ort=kind | {"nulls": "category"})
+        assert sorted(found) == [1, 1, 1, 2, 2, 2]
+        assert found[-2:] == [1, 1]
+
+
 def test_frame_of_bytes_has_the_hash_and_types_of_texts():
     """A run that was measured with such a frame is the same run, and its rows have texts."""
     texts, raw = (pa.table({"x": pa.array(["a", "bc"]).cast(kind)}) for kind in (pa.large_string(), pa.large_binary()))
