@@ -105,25 +105,30 @@ class _Noise:
         self._noise: dict[int, Floats] = {}
 
     def answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
-        """Return the noise of the answers to a set in simulated draws, shape (draws, queries).
+        """Return simulated errors of the answers to a part's queries over one set, shape (draws, queries).
 
-        Noise of a residual is the weighted sum of that of its sources, smeared over the set's cells and added over
-        residuals.
+        A marginal over the set is a sum of residuals, one for each subset of its attributes: what the subset's marginal
+        adds to those of fewer attributes. A residual is estimated by the weighted mean of the blocks that measure it
+        (its sources), so its error is that mean of their noise. `smear` spreads the error over the cells of the set,
+        evenly or by the profile of an axis. Answers are linear, so the answers from the marginal's error are the errors
+        of the answers.
         """
-        shape, part = self.estimates.domain.shape(names), self.plan.blocks.part(part)
+        merged_part = self.plan.blocks.part(part)  # its queries on merged cells, if the strategies merge any
         if self.plan.blocks.has_trees:
-            return self._tree_answers(part, names)
+            return self._tree_answers(merged_part, names)
 
-        total = np.zeros((self.draws, *shape))
-        profiles = {axis + 1: profile for axis, profile in (self.accuracy.axis_profiles(names) or {}).items()}
+        # the first axis is that of the draws, so an attribute has the axis after its place in the set
+        marginal_errors = np.zeros((self.draws, *self.estimates.domain.shape(names)))
+        profiles = {1 + place: profile for place, profile in self.accuracy.axis_profiles(names).items()}
         for subset in subsets(names):
-            if subset in self.accuracy.residuals:
-                axes = [0, *(1 + names.index(name) for name in subset)]
-                sources = self.accuracy.residuals[subset].sources
-                noise = sum(source.weight * self._block_noise(source.block, subset) for source in sources)
-                total += smear(np.asarray(noise), axes, total.shape, profiles)
+            if subset not in self.accuracy.residuals:
+                continue
+            sources = self.accuracy.residuals[subset].sources
+            residual_errors = sum(source.weight * self._block_noise(source.block, subset) for source in sources)
+            axes = [0, *(1 + names.index(name) for name in subset)]  # of the residual
+            marginal_errors += smear(np.asarray(residual_errors), axes, marginal_errors.shape, profiles)
 
-        return part.batch_answers(names, total).reshape(self.draws, -1)
+        return merged_part.batch_answers(names, marginal_errors).reshape(self.draws, -1)
 
     def _tree_answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
         """Return the errors of answers over a level of a hierarchy, one draw after another.

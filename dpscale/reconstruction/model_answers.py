@@ -259,23 +259,31 @@ def has_simultaneous_intervals(estimates: Estimates) -> bool:
 
 
 def simultaneous_widths(
-    estimates: Estimates, part: WorkloadPart, names: AttributeSet, errors: Floats, level: float, seed: str
+    estimates: Estimates, part: WorkloadPart, names: AttributeSet, std_errors: Floats, level: float, seed: str
 ) -> Floats:
-    """Return half widths of simultaneous intervals for all queries of a part over one set.
+    """Return the half width of the interval of each query, such that all intervals hold at once.
+
+    The interval of a query is its estimate plus or minus the half width. With probability `level` the intervals of all
+    queries of a part of the workload over one attribute set contain the exact answers. Simultaneous intervals exist
+    for least squares and for models with simulated errors only (`has_simultaneous_intervals`).
 
     Parameters
     ----------
     estimates : Estimates
     part : WorkloadPart
     names : AttributeSet
-    errors : ndarray
-        Standard errors of the queries; product queries in any order.
+    std_errors : ndarray
+        Standard errors of the queries, in the order of the result; product queries in any order.
     level : float
-        Probability that all intervals cover.
     seed : str
-        Any public text.
+        Any public text, which determines the simulation of the noise.
     """
-    if isinstance(estimates, ModelEstimates) and estimates.errors is not None:
-        return estimates.errors.simultaneous_widths(part, names, errors, level)
-    assert isinstance(estimates, LeastSquaresEstimates)
-    return simultaneous_width(estimates, part, names, level, seed) * errors
+    if isinstance(estimates, LeastSquaresEstimates):
+        # the noise is simulated: all queries have the same half width if it is counted in standard errors
+        width_in_std_errors = simultaneous_width(estimates, part, names, level, seed)
+        return width_in_std_errors * std_errors
+
+    assert isinstance(estimates, ModelEstimates)
+    assert estimates.errors is not None
+    # errors of models have too few simulated draws for this, so their half widths follow from a formula
+    return estimates.errors.simultaneous_widths(part, names, std_errors, level)

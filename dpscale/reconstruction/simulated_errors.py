@@ -116,7 +116,7 @@ def _pair_ratios(pairs_only: LowOrder, residuals: Residuals) -> list[float]:
     `noise` is the expected squared noise of a centred residual: Π (n_i − 1) independent coordinates, each of variance
     1/precision. `excess` is D: the squared distance of residual and expectation without that noise.
     """
-    chains = _strongest_chains(pairs_only, [names for names in residuals.values if len(names) == 2])
+    chains = _tables_of_strongest_chains(pairs_only, [names for names in residuals.values if len(names) == 2])
     ratios = list[float]()
     for pairs, expected in stacks(chains, chains):  # pairs of equal shape
         noise = math.prod(size - 1 for size in expected[0].shape) / np.array(list(map(residuals.precision, pairs)))
@@ -141,12 +141,28 @@ def _larger_ratios(pairs_only: LowOrder, residuals: Residuals) -> Iterator[float
             yield excess / float(chance_variances(expected[None], within)[0])
 
 
-def _strongest_chains(pairs_only: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
-    """Return the strongest chain of measured pairs that implies each pair."""
-    ones = OneWayArrays.of(pairs_only.coarse, pairs_only.total)
-    known = PairArrays(ones, [names for names in pairs_only.tables if names in pairs_only.measured])
-    tables = [np.zeros(0), *(pairs_only.tables[names].reshape(-1) for names in known.names)]
-    return PairLinks.of(known, np.concatenate(tables)).strongest(PairArrays(ones, sets))
+def _tables_of_strongest_chains(pairs_only: LowOrder, wanted: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
+    """Return for each wanted pair (a, b) the table of counts that two measured pairs (a, c) and (c, b) imply.
+
+    Such a chain over a third attribute c implies Σ_c count(a, c) count(c, b) / count(c). Of several chains the
+    strongest is used, whose table is farthest from independence; a pair without a chain is left out.
+
+    Parameters
+    ----------
+    pairs_only : LowOrder
+        Model whose tables are of two attributes each; some of them were measured.
+    wanted : sequence of AttributeSet
+        Pairs of attributes.
+    """
+    measured = [names for names in pairs_only.tables if names in pairs_only.measured]
+
+    # the compiled loops read all tables as one flat array, in the order of `measured`; the empty one is for no pair
+    flat_tables = [pairs_only.tables[names].reshape(-1) for names in measured]
+    flat_array = np.concatenate([np.zeros(0), *flat_tables])
+
+    one_ways = OneWayArrays.of(pairs_only.coarse, pairs_only.total)  # counts of each attribute alone
+    chains = PairLinks.of(PairArrays(one_ways, measured), flat_array)
+    return chains.strongest(PairArrays(one_ways, wanted))
 
 
 def chance_variances(expected: Floats, inside: Sequence[tuple[int, ...]] = ()) -> Floats:

@@ -76,7 +76,7 @@ class TableErrors:
     rows: float
     unit_rows: float
 
-    def of_degree(self, amount: float) -> tuple[float, float]:
+    def marginal_errors(self, amount: float) -> tuple[float, float]:
         """Return T₁ and T₂ at a squared μ; T₂ is T₁ for one attribute.
 
         `noise` is r = k/(N √(s μ²)) with s μ² = `amount`, y = 0.4 n √d r and T₁ = y/(1 + y); a pair has x/(1 + x/0.12).
@@ -122,6 +122,11 @@ class LinkErrors:
     def sampling(self) -> float:
         """S."""
         return deviation_of(self.cells, self.links)
+
+    @property
+    def random_departure(self) -> float:
+        """L of random links, which need no budget."""
+        return float(self.departures[0])
 
     def departure(self, amount: float) -> float:
         """Return L at a squared μ; below the first amount it is that of random links."""
@@ -193,26 +198,29 @@ class AllocationProblem:
 
     def errors(self, shares: Mapping[str, float]) -> dict[str, float]:
         """Return E of every link and chain."""
-        table_errors = {name: table.of_degree(self.amount * shares[f"tables.{name}"])
+        table_errors = {name: table.marginal_errors(self.amount * shares[f"tables.{name}"])
                         for name, table in self.tables.items()}  # fmt: skip
         departures = {name: link.departure(self.amount * shares[f"links.{name}"]) for name, link in self.links.items()}
-        return self._errors(table_errors, departures, 1.0)
+        return self._link_errors(table_errors, departures, sampling_factor=1.0)
 
     def random_error(self) -> dict[str, float]:
-        """Return E of every link and chain for tables with equal shares and random links, whose own deviation adds."""
-        # the first departure of a link is that of random links; √2, because both kinds of links deviate independently
-        each = self.amount / max(len(self.tables), 1)
-        table_errors = {name: table.of_degree(each) for name, table in self.tables.items()}
-        departures = {name: float(link.departures[0]) for name, link in self.links.items()}
-        return self._errors(table_errors, departures, 2**0.5)
+        """Return the error E, by name, of every link and chain if its rows were linked at random, without measurement.
 
-    def _errors(
-        self, table_errors: Mapping[str, tuple[float, float]], departures: Mapping[str, float], deviation: float
+        The objective penalises a division with a larger E. The tables share the whole budget equally, because random
+        links need none.
+        """
+        table_amount = self.amount / max(len(self.tables), 1)
+        table_errors = {name: table.marginal_errors(table_amount) for name, table in self.tables.items()}
+        departures = {name: link.random_departure for name, link in self.links.items()}
+        # m true links deviate by S from their distribution, m random ones by as much, independently: together √2 S
+        return self._link_errors(table_errors, departures, sampling_factor=2**0.5)
+
+    def _link_errors(
+        self, table_errors: Mapping[str, tuple[float, float]], departures: Mapping[str, float], sampling_factor: float
     ) -> dict[str, float]:
         """Return the expected error of each link and chain of two links, by name.
 
-        For a chain, what remains is ((L₁ D₂)² + (D₁ L₂)²)^½ / 0.4, with the departure D of random links, the first
-        entry of `departures`.
+        For a chain, what remains is ((L₁ D₂)² + (D₁ L₂)²)^½ / 0.4, with the departure D of random links.
 
         Parameters
         ----------
@@ -220,16 +228,19 @@ class AllocationProblem:
             Errors of the tables.
         departures : mapping
             Departure of each link from its true distribution that its share leaves, as total variation.
-        deviation : float
-            Factor of the deviation of links from their own distribution (`sampling`).
+        sampling_factor : float
+            Factor of S, the deviation of links from their own distribution.
         """
-        errors = {name: _error(table_errors, (link.parent, link.child), deviation * link.sampling, departures[name])
-                 for name, link in self.links.items()}  # fmt: skip
+        errors = dict[str, float]()
+        for name, link in self.links.items():
+            sampling = sampling_factor * link.sampling
+            errors[name] = _error(table_errors, (link.parent, link.child), sampling, departures[name])
         for name, chain in self.chains.items():
             first, second = (self.links[link] for link in (chain.first, chain.second))
-            products = departures[chain.first] * second.departures[0], first.departures[0] * departures[chain.second]
-            sampling = deviation * deviation_of(chain.cells, second.links)
-            departure = float(np.hypot(*products)) / ABSOLUTE
+            measured_first = departures[chain.first] * second.random_departure
+            measured_second = first.random_departure * departures[chain.second]
+            sampling = sampling_factor * deviation_of(chain.cells, second.links)
+            departure = float(np.hypot(measured_first, measured_second)) / ABSOLUTE
             errors[name] = _error(table_errors, (first.parent, second.child), sampling, departure)
         return errors
 
@@ -242,7 +253,9 @@ class AllocationProblem:
         errors, least = self.errors(shares), self.random_error()
         total = sum(np.log(error) for error in errors.values())
         total += PENALTY * sum(max(0.0, np.log(error / least[name])) ** 2 for name, error in errors.items())
-        tables = [table.of_degree(self.amount * shares[f"tables.{name}"])[1] for name, table in self.tables.items()]
+        tables = [
+            table.marginal_errors(self.amount * shares[f"tables.{name}"])[1] for name, table in self.tables.items()
+        ]
         total += TABLE_WEIGHT * sum(np.log(max(t2, 1e-12)) for t2 in tables)
         if not self.tables:
             return float(total)

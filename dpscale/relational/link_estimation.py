@@ -249,15 +249,19 @@ class ShrinkageBlock:
 
     @property
     def evidence(self) -> Floats:
-        """Log-likelihood ratio of every scale to scale 0, shape (scales,).
+        """How much better than noise alone each scale explains the sums: log(likelihood / likelihood at 0), (scales,).
 
-        Under scale s a departure is normal with variance (s · carried)² + σ²; minus half of log(variance ratio) plus
-        the change of the exponent is the log-likelihood ratio.
+        A departure d (in `departed`) is a noisy sum minus the expected one. Its noise has the variance σ². Where values
+        depart from the expectation by the relative scale s, it has another part, of standard deviation s · c; c (in
+        `carried`) is the change of the sum per relative departure. So d is normal with variance v = (s c)² + σ², and
+
+            log(likelihood ratio of d) = −½ (log(v / σ²) + d² (1 / v − 1 / σ²)).
         """
-        noise = self.sigma**2
-        spread = (self.carried * SCALES[:, None]) ** 2 + noise
-        terms = np.log(spread / noise) + self.departed**2 * (1 / spread - 1 / noise)
-        return np.asarray(-0.5 * terms.sum(axis=1))
+        noise_variance = self.sigma**2
+        variances = (self.carried * SCALES[:, None]) ** 2 + noise_variance  # shape (scales, departures)
+        log_terms = np.log(variances / noise_variance)
+        square_terms = self.departed**2 * (1 / variances - 1 / noise_variance)
+        return np.asarray(-0.5 * (log_terms + square_terms).sum(axis=1))  # departures are independent: logs add
 
     def ridge(self, weights: Floats) -> Floats:
         """Return the ridge parameters λ, shape (k,), given the posterior of the scale."""

@@ -99,7 +99,7 @@ def test_chain_has_the_errors_of_its_ends_and_of_products_of_departures() -> Non
     problem = make_chain(True)
     shares = {"tables.a": 0.2, "tables.b": 0.3, "tables.c": 0.4, "links.ab": 0.05, "links.bc": 0.05}
     found = problem.errors(shares)["ac"]
-    ends = [problem.tables[name].of_degree(shares[f"tables.{name}"]) for name in "ac"]
+    ends = [problem.tables[name].marginal_errors(shares[f"tables.{name}"]) for name in "ac"]
     squares = sum((one**2 + two**2) / 2 for one, two in ends) + 0.4**2 * problem.chains["ac"].cells / 16_000
     departures = [(one.departure(0.05), one.departures[0]) for one in problem.links.values()]
     (left, whole), (other, all_) = departures
@@ -123,11 +123,11 @@ def test_table_in_the_middle_of_a_chain_leaves_budget_to_its_ends() -> None:
 
 def test_errors_of_tables_are_those_of_their_noise_where_it_is_small_and_bounded_where_it_is_large() -> None:
     """With one pair T₂² = T₁² + x², and x is the mean absolute value of the noise of a table of counts over 2 N."""
-    one, both = TableErrors((6, 7), 1e9, 1).of_degree(1.0)
+    one, both = TableErrors((6, 7), 1e9, 1).marginal_errors(1.0)
     assert one == pytest.approx(0.4 * 6.5 * 2**0.5 / 1e9, rel=1e-6)
     noise = np.random.default_rng(0).normal(size=(20_000, 42))
     assert (both**2 - one**2) ** 0.5 == pytest.approx(np.abs(noise).sum(axis=1).mean() / 2 / 1e9, rel=0.01)
-    assert all(error < 1.2 for error in TableErrors((50, 60), 1.0, 100).of_degree(1e-9))
+    assert all(error < 1.2 for error in TableErrors((50, 60), 1.0, 100).marginal_errors(1e-9))
 
 
 # ---- strengths -------------------------------------------------------------------------------------------------------
