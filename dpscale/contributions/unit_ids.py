@@ -191,13 +191,22 @@ def _spelled(column: pa.Array) -> pa.Array:
 
 
 def _read_numbers(column: pa.Array, unit: str) -> pa.Array:
-    """Return the canonical texts of numbers in a text column. Raises RefusedValue for a text that is no number."""
-    texts = tidy_texts(column.cast(pa.large_string()).fill_null("")).cast(pa.large_binary()).to_pylist()
-    spelled = [text.decode("utf-8", "replace") for text in texts]
-    if not all(text == "" or SPELLED.fullmatch(text) for text in spelled):
-        raise RefusedValue(f"data column {unit!r}", "a text that is no number", "numbers, as unit_type states",
-                           'set unit_type = "text", or leave it out')  # fmt: skip
-    return _texts([text and canonical_number(text) for text in spelled])
+    """Return the numbers of a column in canonical spelling, equal texts for equal numbers; empty for a null.
+
+    The column `unit` has texts, or another type that is read as texts. Raises RefusedValue for a text that is no
+    number.
+    """
+    tidy = tidy_texts(column.cast(pa.large_string()).fill_null(""))  # without blanks and invisible characters
+    # Texts can have bytes that are not UTF-8, which pyarrow returns as bytes only. No number has the sign that replaces
+    # such a byte, so the text is refused.
+    spelled = [text.decode("utf-8", "replace") for text in tidy.cast(pa.large_binary()).to_pylist()]
+    canonical = list[str]()
+    for text in spelled:
+        if text and not SPELLED.fullmatch(text):
+            raise RefusedValue(f"data column {unit!r}", "a text that is no number", "numbers, as unit_type states",
+                               'set unit_type = "text", or leave it out')  # fmt: skip
+        canonical.append(canonical_number(text) if text else "")
+    return _texts(canonical)
 
 
 def _of_integers(column: pa.Array) -> Identities:

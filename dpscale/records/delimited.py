@@ -50,14 +50,36 @@ class OpenDelimited(OpenFile):
     def batches(
         self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: Domain | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the columns as dictionary-encoded texts.
+        """Yield batches of the columns as dictionary-encoded texts without outer blanks.
 
-        `raw` are the names in the file, which may differ from the stated ones. `nothing` are the texts that mean null.
+        Empty texts and the null values of the dialect are nulls.
+
+        The file is read as a whole: `row_groups`, `ids` and `domain` belong to the interface and have no effect. Raises
+        DataError at the end of the file if a quote that is not closed has taken the records after it.
         """
         self._check_width()
-        raw = [self._raw[self.names.index(name)] for name in columns]
-        kinds = dict.fromkeys(raw, pa.dictionary(pa.int32(), pa.string()))
-        convert = arrow_csv.ConvertOptions(include_columns=raw, column_types=kinds, strings_can_be_null=False)
+        options = self._arrow_options(columns)
+        null_texts = pa.array(["", *self.dialect.null_values], pa.string())
+        batch_size, records = batch_rows(len(columns)), 0
+
+        with streamed(self.path) as file:
+            text = _Blocks(_as_utf8(file, self.dialect.encoding), self.dialect, self.delimiter)
+            with arrow_csv.open_csv(pa.PythonFile(text, "r"), **options) as reader:
+                for block in reader:
+                    records += len(block)
+                    tidy_columns = [_tidy(column, null_texts, self.dialect) for column in block.columns]
+                    tidy_block = pa.RecordBatch.from_arrays(tidy_columns, list(columns))
+                    for start in range(0, len(tidy_block), batch_size):
+                        yield tidy_block.slice(start, batch_size)
+
+        # the records are compared with the lines of the file, of which the header is one
+        has_header = not self.dialect.names
+        self._check_quotes(text, records + has_header)
+
+    def _arrow_options(self, columns: Sequence[str]) -> dict[str, Any]:
+        """Return the options of `open_csv` that read some columns as texts, without any conversion by pyarrow."""
+        raw_names = [self._raw[self.names.index(name)] for name in columns]  # with the blanks around them in the header
+        text_type = pa.dictionary(pa.int32(), pa.string())
         read = arrow_csv.ReadOptions(
             block_size=BLOCK_BYTES, use_threads=False, column_names=list(self.dialect.names) or None
         )
@@ -65,21 +87,10 @@ class OpenDelimited(OpenFile):
         parse = arrow_csv.ParseOptions(newlines_in_values=True, delimiter=self.delimiter,
                                        escape_char=self.dialect.escape or False,
                                        ignore_empty_lines=len(self.names) > 1)  # fmt: skip
-        rows, dialect = batch_rows(len(columns)), self.dialect
-        nothing = pa.array(["", *dialect.null_values], pa.string())
-
-        with streamed(self.path) as file:
-            text = file if dialect.encoding == "utf-8" else pa.transcoding_input_stream(file, dialect.encoding, "utf-8")
-            blocks, records = _Blocks(text, dialect, self.delimiter), 0
-            with arrow_csv.open_csv(pa.PythonFile(blocks, "r"), read, parse, convert) as reader:
-                for block in reader:
-                    records += len(block)
-                    tidy = pa.RecordBatch.from_arrays(
-                        [_tidy(column, nothing, dialect) for column in block.columns], list(columns)
-                    )
-                    for start in range(0, len(tidy), rows):
-                        yield tidy.slice(start, rows)
-        self._check_quotes(blocks, records + (not dialect.names))
+        convert = arrow_csv.ConvertOptions(
+            include_columns=raw_names, column_types=dict.fromkeys(raw_names, text_type), strings_can_be_null=False
+        )
+        return {"read_options": read, "parse_options": parse, "convert_options": convert}
 
     def _check_quotes(self, blocks: _Blocks, records: int) -> None:
         """Raise DataError for a quote that takes the records after it.
@@ -95,9 +106,7 @@ class OpenDelimited(OpenFile):
             scan_quotes(np.frombuffer(blocks.last_lines, np.uint8).copy(), marks, state)
         else:
             with streamed(self.path) as file:
-                encoding = self.dialect.encoding
-                text = file if encoding == "utf-8" else pa.transcoding_input_stream(file, encoding, "utf-8")
-                again = _Blocks(text, self.dialect, self.delimiter)
+                again = _Blocks(_as_utf8(file, self.dialect.encoding), self.dialect, self.delimiter)
                 while not state[FAULT] and (block := again.read(BLOCK_BYTES)):
                     scan_quotes(np.frombuffer(block, np.uint8).copy(), marks, state)
 
@@ -311,6 +320,11 @@ def _first_line(path: str, dialect: Dialect, delimiter: str) -> list[str]:
                 return line
 
     raise DataError("data.path", f"{path} is empty", "a CSV file with a header", "fix or remove it")
+
+
+def _as_utf8(file: Any, encoding: str) -> Any:
+    """Return a file of this encoding as a stream of UTF-8."""
+    return file if encoding == "utf-8" else pa.transcoding_input_stream(file, encoding, "utf-8")
 
 
 def _tidy(column: pa.DictionaryArray, nothing: pa.Array, dialect: Dialect) -> pa.DictionaryArray:

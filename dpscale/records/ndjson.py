@@ -360,17 +360,29 @@ class _Block:
         return members
 
     def texts(self, members: Integers32, column: int = VALUE) -> pa.Array:
-        """Return the values of members, or their keys, as texts.
+        """Return the values, or the keys, of some members as an Arrow array of texts.
 
-        `column` is VALUE or KEY, the first of two columns of `spans`.
+        A member is a key of an object with its value. `spans` has a row for each member, with the places in `data` at
+        which its key starts and ends, and its value starts and ends; `kinds` says whether its value is a text.
+
+        Parameters
+        ----------
+        members : ndarray of int32, shape (rows,)
+            Number of a member for each row of the result; −1 for a null.
+        column : int
+            VALUE or KEY: column of `spans` with the starts; the next column has the ends.
         """
-        rows, there = len(members), self.spans[members[members >= 0]]
-        offsets, valid = np.empty(rows + 1, np.int32), np.empty(rows, bool)
-        out = np.empty((there[:, column + 1] - there[:, column]).sum(), np.uint8)  # null is longer than its text
+        rows, present_spans = len(members), self.spans[members[members >= 0]]
+        # as many bytes as all texts have; those of the words null and NaN, which become nulls, stay unused
+        most_bytes = (present_spans[:, column + 1] - present_spans[:, column]).sum()
+        # every key is a text
         kinds = self.kinds if column == VALUE else np.full(len(self.kinds), TEXT, np.uint8)
-        _compiled(_gather)(self.data, self.spans, kinds, column, members, offsets, valid, out)
-        bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
-        return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(out), bits)
+
+        # `_gather` fills the three parts of an Arrow array: bytes, their offsets by row, and whether a row is no null
+        text_bytes, offsets, valid = np.empty(most_bytes, np.uint8), np.empty(rows + 1, np.int32), np.empty(rows, bool)
+        _compiled(_gather)(self.data, self.spans, kinds, column, members, offsets, valid, text_bytes)
+        valid_bits = np.packbits(valid, bitorder="little")
+        return pa.StringArray.from_buffers(rows, *map(pa.py_buffer, (offsets, text_bytes, valid_bits)))
 
 
 def _refused(path: str, fault: int) -> DataError:

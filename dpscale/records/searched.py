@@ -47,26 +47,31 @@ class Entries:
     states: Integers = field(repr=False)
 
 
-def text_type(attribute: Attribute, kind: pa.DataType) -> str:
-    """Return "text" or "integer", "" for a column of nulls; raise DataError for any other type, or other labels."""
-    kind = text_kind(kind.value_type if pa.types.is_dictionary(kind) else kind)
-    if pa.types.is_null(kind):
-        return ""
-    if is_text(kind):
-        return "text"
-    if isinstance(attribute.search, NodeSearch):
-        raise DataError(
-            f"data column {attribute.name!r}", f"type {kind}", "texts, which are codes of a tree", "convert the column"
-        )
-    if pa.types.is_integer(kind):
-        values = attribute.search.values if isinstance(attribute.search, ValueSearch) else ()
-        if values and isinstance(values[0], str):
-            raise DataError(f"data column {attribute.name!r}", "integers, but the domain file lists texts", "one type",
-                            f"write the values of attributes.{attribute.name} as integers")  # fmt: skip
+def text_type(attribute: Attribute, column_type: pa.DataType) -> str:
+    """Return what the column of an attribute contains: "text", "integer", or "" if it has only nulls.
 
-        return "integer"
-    raise DataError(f"data column {attribute.name!r}", f"type {kind}", "texts or integers, whose values are searched",
-                    f"change the kind of attributes.{attribute.name}, or convert the column")  # fmt: skip
+    The attribute's values are not public: its search finds them in the column. A NodeSearch finds codes of a public
+    tree, which must be texts. A ValueSearch finds texts or integers, and may begin with public values of the domain
+    file; if these are texts, a column of integers is refused. Raises DataError for any other column.
+    """
+    field, search = f"data column {attribute.name!r}", attribute.search
+    # of the values: a dictionary of texts contains texts, and bytes are read as texts
+    value_type = text_kind(column_type.value_type if pa.types.is_dictionary(column_type) else column_type)
+    if pa.types.is_null(value_type):
+        return ""
+    if is_text(value_type):
+        return "text"
+
+    if isinstance(search, NodeSearch):
+        raise DataError(field, f"type {value_type}", "texts, which are codes of a tree", "convert the column")
+    if not pa.types.is_integer(value_type):
+        raise DataError(field, f"type {value_type}", "texts or integers, whose values are searched",
+                        f"change the kind of attributes.{attribute.name}, or convert the column")  # fmt: skip
+    public_values = search.values if isinstance(search, ValueSearch) else ()
+    if public_values and isinstance(public_values[0], str):
+        raise DataError(field, "integers, but the domain file lists texts", "one type",
+                        f"write the values of attributes.{attribute.name} as integers")  # fmt: skip
+    return "integer"
 
 
 def text_entries(attribute: Attribute, column: pa.Array) -> Entries:

@@ -675,28 +675,42 @@ def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
 
 
 def _draft_texts(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
-    """Return an attribute of texts, or the reason why they cannot be one.
+    """Return the entry of a column of texts in the domain file, or the reason why the column is omitted.
 
-    `seen.prefixes` has the distinct first letters of the texts by their number. The longest prefix with at most
-    MOST_VALUES values is proposed, for texts that look like codes.
+    The entry lists all texts as categories if there are at most MOST_VALUES. If there are more, and most look like
+    short codes such as "A-101", it lists their prefixes: the longest first letters that have at most MOST_VALUES
+    distinct values.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column.
+    seen : ColumnSummary
+        `texts` are the distinct texts; once there are more than MOST_VALUES, no more are collected. `distinct` are the
+        distinct values among the first `rows` rows. `prefixes` has the distinct first letters by their number.
     """
-    values, nulls = sorted(seen.texts - {OUTSIDE_LABEL, NULL_LABEL}), "category" if seen.null_text else "reject"
-    if not values:
+    reserved = {OUTSIDE_LABEL, NULL_LABEL}  # labels of cells that every attribute may have
+    texts = sorted(seen.texts - reserved)
+    if not texts:
         return "nothing but nulls"
 
-    # enough texts to judge, and whether most look like short codes
-    many, codes = len(values) >= FEWEST_IDS, seen.share(SHORT_CODE) > NEARLY_ALL
-    if many and PERSON_NAME.fullmatch(_snake(name)):
+    has_many = len(texts) >= FEWEST_IDS
+    if has_many and PERSON_NAME.fullmatch(_snake(name)):
         return "named like names or free text, with many values"
-    if many and not codes and len(seen.distinct) > NEARLY_ALL * seen.rows:
+    are_codes = seen.share(SHORT_CODE) > NEARLY_ALL  # most texts match the pattern
+    differ_by_row = len(seen.distinct) > NEARLY_ALL * seen.rows
+    if has_many and differ_by_row and not are_codes:
         return "names or free text: different in most rows"
-    if len(values) <= MOST_VALUES:
-        return {"kind": "categories", "values": values, "outside": "category", "nulls": nulls}
 
-    for length in sorted(seen.prefixes, reverse=True) if codes else ():
-        prefixes = sorted(seen.prefixes[length] - {OUTSIDE_LABEL, NULL_LABEL, ""})
-        if 1 < len(prefixes) <= MOST_VALUES:
-            return {"kind": "text-prefix", "length": length, "values": prefixes, "outside": "category", "nulls": nulls}
+    # other texts have a cell of their own, and so have nulls if there are any
+    common = {"outside": "category", "nulls": "category" if seen.null_text else "reject"}
+    if len(texts) <= MOST_VALUES:
+        return {"kind": "categories", "values": texts, **common}
+    if are_codes:
+        for length in sorted(seen.prefixes, reverse=True):
+            prefixes = sorted(seen.prefixes[length] - {*reserved, ""})
+            if 1 < len(prefixes) <= MOST_VALUES:
+                return {"kind": "text-prefix", "length": length, "values": prefixes, **common}
 
     return f'more than {MOST_VALUES} texts: list them from a code book, or find them privately with kind = "discover"'
 

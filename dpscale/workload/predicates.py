@@ -48,30 +48,33 @@ class Predicate:
 
 
 def read_predicate(text: str, domain: Domain) -> Predicate:
-    """Return the cells that a predicate selects.
+    """Return the cells that the text of a predicate selects.
 
     Parameters
     ----------
     text : str
+        In the grammar of the module.
     domain : Domain
+        Attributes and labels that the text may name.
 
     Raises
     ------
     JobError
         If the syntax is wrong, an attribute or label is unknown, or the predicate does not select whole cells.
     """
-    with _nesting(text):
-        return _Reader(text, domain).whole()
+    # the reader calls itself for every level of parentheses, and ends with an error if there are too many
+    with _refusing_deep_nesting(text):
+        return _Reader(text, domain).read_to_end()
 
 
 def read_conjunction(text: str, domain: Domain) -> dict[str, str] | None:
     """Return a predicate per attribute if a predicate is a conjunction of them, else None."""
-    with _nesting(text):
+    with _refusing_deep_nesting(text):
         return _Reader(text, domain).conjuncts()
 
 
 @contextmanager
-def _nesting(text: str) -> Iterator[None]:
+def _refusing_deep_nesting(text: str) -> Iterator[None]:
     """Raise JobError for a predicate with too many levels of parentheses or of `not`."""
     try:
         yield
@@ -92,7 +95,7 @@ class _Reader(ConditionReader):
         self.domain = domain
         super().__init__(text)
 
-    def whole(self) -> Predicate:
+    def read_to_end(self) -> Predicate:
         """Read the whole text as one predicate."""
         predicate = self.either()
         if self.next.kind != "end":
