@@ -435,23 +435,31 @@ class Session:
         return None
 
     def _resume(self) -> None:
-        """Finish the last run if it was killed after its charge; remove it if it was not charged.
+        """Bring the last run of the session, which may have been killed at any time, to an end before the next one.
 
-        The data of a finished run are compared with those of the session.
+        A run that was killed before its charge cost nothing and is removed; after its charge it is finished. For a run
+        that is finished already, this raises DataError if it has read other data than those of the session.
         """
         if not self._count:
-            return
+            return  # the session has no run yet
         last = open_run(self._directory(self._count))
-        if not last.done("measure") and not last.is_charged:
-            last.created = "folder"  # then `remove_run` removes the folder too
+
+        if not (last.is_charged or last.done("measure")):
+            # The manifest, the file of the run's state, has no charge. The ledger may have one, if the process was killed
+            # between writing the two; then `remove_run` removes nothing, and the manifest is still there.
+            last.created = "folder"  # as if this process had created it, so that `remove_run` may remove the folder too
             remove_run(last)
-            if present(last.path / MANIFEST):  # it was not removed, because the ledger has its charge
-                self._finish(last)
-        elif not all(last.done(stage.name) for stage in last.stages.values() if stage.is_enabled(last)):
+            was_removed = not present(last.path / MANIFEST)
+            if not was_removed:
+                self._finish(last)  # runs the stages that are not done
+            return
+
+        enabled_stages = [stage.name for stage in last.stages.values() if stage.is_enabled(last)]
+        if not all(map(last.done, enabled_stages)):
             self._finish(last)
         elif self._frame is None:
-            check_repeat(last)
-        elif self._checked != str(last.path):  # the frame is read once for its hash
+            check_repeat(last)  # compares the files
+        elif self._checked != str(last.path):  # a frame is read for its hash, so it is compared once for each run
             last.table.frame = self._frame
             check_frame(last.table, **self._engine)
             self._checked = str(last.path)

@@ -380,21 +380,29 @@ class CapRequest:
         return promise_of(account, self.period) if self.period else account.protects
 
     def _cap(self, account: Account) -> Cap:
-        """Return the cap, in the currency of the dataset.
+        """Return the cap that is requested. Raises BudgetError if its currency is not that of the dataset.
 
-        The currency is that of the other caps in force; or that of the cap which this one replaces if something was
-        released. Otherwise it is free.
+        A currency is the unit in which releases add up: squared μ of Gaussian DP ("gdp") or ε of pure DP ("pure"). All
+        caps of a dataset have the same, so any other cap in force fixes it. If the cap that this one replaces is the
+        only one, it fixes the currency once something was released under it. Otherwise the request may choose.
         """
         replaced = self._in_force(account)
-        others = [row for row in (*account.caps[-1:], *account.renewing_now.values(), *account.personal[-1:])
-                  if replaced is None or row["seq"] != replaced["seq"]]  # fmt: skip
-        binding_cap = next(iter(others), replaced if account.releases else None)
-        currency = cap_of(binding_cap).currency if binding_cap else ""
-        cap = new_cap(self.epsilon, self.delta, self.currency or currency)
-        if currency not in ("", cap.currency):
-            raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset with a cap in {currency}",
+        # the last cap of the dataset, those in force for each length of period, and the last of an analyst
+        in_force = [*account.caps[-1:], *account.renewing_now.values(), *account.personal[-1:]]
+        # `seq` is the number of a row in the ledger
+        others = [row for row in in_force if replaced is None or row["seq"] != replaced["seq"]]
+
+        fixed_currency = ""
+        if others:
+            fixed_currency = cap_of(others[0]).currency
+        elif replaced and account.releases:
+            fixed_currency = cap_of(replaced).currency
+
+        cap = new_cap(self.epsilon, self.delta, self.currency or fixed_currency)
+        if fixed_currency and cap.currency != fixed_currency:
+            raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset with a cap in {fixed_currency}",
                               "one currency for all releases of a dataset",
-                              f"set the cap in {currency}")  # fmt: skip
+                              f"set the cap in {fixed_currency}")  # fmt: skip
         return cap
 
     def _promise(self, account: Account) -> Protection | None:

@@ -122,7 +122,7 @@ def _closed_source(path: Path) -> tuple[Path, str] | None:
     for other in islice(sorted(path.parent.glob("*")), MOST_ENTRIES):
         with suppress(sqlite3.Error, UnicodeDecodeError, OSError, DpscaleError):
             if other != path and other.is_file() and not _has_log(other) and not is_of_upgrade(other, path):
-                with closing(_file_alone(other)) as db:
+                with closing(_open_without_log(other)) as db:
                     moved, closed_at = db.execute("SELECT moved_to, closed_at FROM closed").fetchone() or ("", "")
                 if moved == str(path):
                     return other, closed_at
@@ -134,7 +134,7 @@ def is_of_upgrade(path: object, target: object) -> bool:
     return re.fullmatch(rf"{re.escape(str(target))}\.version\d+(-\d+)?", str(path)) is not None
 
 
-def _file_alone(path: Path) -> sqlite3.Connection:
+def _open_without_log(path: Path) -> sqlite3.Connection:
     """Open a file for reading without its write-ahead log; nothing is written and no lock is taken."""
     return sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None,
                            check_same_thread=False)  # fmt: skip
@@ -159,7 +159,7 @@ def making(path: Path) -> Iterator[Callable[[History], None]]:
     # SQLite could take the log of a lost ledger for that of the new one
     if os.path.exists(f"{path}-wal"):
         raise unusable(path, "is missing, but its -wal file exists", "restore both, or remove the -wal file")
-    with failures(path), _draft(path) as draft:
+    with failures(path), _temporary_file(path) as draft:
         yield lambda rows: _write(draft, rows)
         try:
             os.link(draft, path)
@@ -168,7 +168,7 @@ def making(path: Path) -> Iterator[Callable[[History], None]]:
 
 
 @contextmanager
-def _draft(path: Path) -> Iterator[Path]:
+def _temporary_file(path: Path) -> Iterator[Path]:
     """Create a temporary file in the same folder and remove it at the end."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     try:
@@ -185,7 +185,7 @@ def _write(path: Path, expected: History) -> None:
 
     Raises TransientError or BudgetError if the file does not contain the rows then.
     """
-    with _filling(path) as db:
+    with _only_transaction(path) as db:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for statement in table_statements():
             db.execute(statement)
@@ -196,7 +196,7 @@ def _write(path: Path, expected: History) -> None:
 
 
 @contextmanager
-def _filling(path: Path) -> Iterator[sqlite3.Connection]:
+def _only_transaction(path: Path) -> Iterator[sqlite3.Connection]:
     """Yield a connection in the only transaction of a new file, whose write-ahead log is written back at the end."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
@@ -211,7 +211,7 @@ def _filling(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _check_written(path: Path, expected: History) -> None:
     """Raise BudgetError unless the file alone is a sound database with the rows of a history."""
-    with closing(_file_alone(path)) as db:
+    with closing(_open_without_log(path)) as db:
         sound = _is_sound(db)
         written = history(db)
         same = all(list(expected.tables.get(table, ())) == entries for table, entries in written.tables.items())
@@ -223,7 +223,7 @@ def _is_sound(db: sqlite3.Connection) -> bool:
     return [text for (text,) in db.execute("PRAGMA integrity_check")] == ["ok"]
 
 
-def _add(db: sqlite3.Connection, first: int, last: int = VERSION) -> None:
+def _apply_versions(db: sqlite3.Connection, first: int, last: int = VERSION) -> None:
     """Apply all schema versions from `first` to `last` to an older ledger; its version stays as it is recorded.
 
     The rows that a version needs are written between its tables and its triggers.
@@ -254,7 +254,7 @@ def copy_in_memory(db: sqlite3.Connection) -> sqlite3.Connection:
     """Return a copy of an older ledger in memory, in the current schema."""
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     db.backup(copy)
-    _add(copy, schema_version(copy) + 1)
+    _apply_versions(copy, schema_version(copy) + 1)
     return copy
 
 
@@ -333,7 +333,7 @@ def _upgrade(db: sqlite3.Connection, path: Path) -> None:
         version, copy = schema_version(db), None
         if version < VERSION and not (version >= CLOSABLE and moved_to(db)):
             copy = _closed_copy(path, version)
-            _add(db, version + 1)
+            _apply_versions(db, version + 1)
             insert_version(db)
     if copy:
         warnings.warn(f"{path} was upgraded from schema version {version} to {VERSION}; {copy} is the ledger as it"
@@ -341,30 +341,41 @@ def _upgrade(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _closed_copy(path: Path, version: int) -> Path:
-    """Return a new file beside the ledger with all its rows, which is closed permanently.
+    """Copy a ledger to a new file beside it, in which nothing can be charged any more, and return its path.
 
-    The name of the copy has the version, and a number if there is such a copy, which an interrupted upgrade leaves.
+    `version` is the schema version of the ledger. It is part of the new name, with a number if an interrupted upgrade
+    has left such a file. The copy is written as a temporary file and gets its name when it is complete.
     """
     for number in count(1):
-        copy = path.with_name(f"{path.name}.version{version}" + f"-{number}" * (number > 1))
+        suffix = f".version{version}" if number == 1 else f".version{version}-{number}"
+        copy = path.with_name(path.name + suffix)
         if os.path.lexists(copy):
             continue
-        with suppress(FileExistsError), _draft(copy) as draft:
-            source = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)
-            with closing(source), closing(sqlite3.connect(draft)) as new:
-                source.backup(new)
-            with _filling(draft) as new:
-                if version < CLOSABLE:
-                    _add(new, version + 1, CLOSABLE)
-                    insert_version(new, CLOSABLE)
-                insert_closed(new, str(path))
-            with closing(_file_alone(draft)) as new:
-                if not _is_sound(new):
+        # if another process takes the name before `os.link`, the next number is tried
+        with suppress(FileExistsError), _temporary_file(copy) as draft:
+            _write_closed(path, version, draft)
+            with closing(_open_without_log(draft)) as db:
+                if not _is_sound(db):
                     raise unusable(copy, "was written and is damaged", "check the disk, and repeat")
             os.link(draft, copy)
-            flush(path.parent)
+            flush(path.parent)  # the new name is on disk
             return copy
     raise AssertionError("count ends")
+
+
+def _write_closed(path: Path, version: int, draft: Path) -> None:
+    """Write all rows of a ledger to the file `draft`, and the row that closes it there.
+
+    A ledger of a version before CLOSABLE has no table for that row, so its copy is upgraded as far as necessary.
+    """
+    source = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)
+    with closing(source), closing(sqlite3.connect(draft)) as copied:
+        source.backup(copied)
+    with _only_transaction(draft) as db:
+        if version < CLOSABLE:
+            _apply_versions(db, version + 1, CLOSABLE)
+            insert_version(db, CLOSABLE)
+        insert_closed(db, str(path))
 
 
 def _check_place(path: Path) -> None:
@@ -489,7 +500,7 @@ class FileStore:
             return
         before = self._state()
         try:
-            with closing(_file_alone(self.path)) as db:
+            with closing(_open_without_log(self.path)) as db:
                 check_identity(db, self.path)
                 yield db
         finally:

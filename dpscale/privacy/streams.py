@@ -166,19 +166,22 @@ class KeyedStream:
         return out.astype(np.uint64, copy=False)
 
     def _fill(self, out: NDArray[np.uint64]) -> None:
-        """Fill an array with the next 64-bit words of ChaCha20; each segment of the stream has its own nonce.
+        """Fill an array with the next 64-bit words of the stream, which must all be in one segment.
 
-        `_position` is the number of words used so far; the key stream is the encryption of zeros.
+        A segment is `_segment_words` words that are encrypted with one nonce, and has a cipher of its own. `words`, the
+        only caller, never asks for words beyond the end of a segment. So each segment is entered at its first word, and
+        until its end the same cipher continues where it stopped.
         """
-        segment, offset = divmod(self._position, self._segment_words)
-        if offset == 0:
+        segment, words_used_of_segment = divmod(self._position, self._segment_words)
+        if words_used_of_segment == 0:
             # The library's nonce begins with the block counter (4 bytes, or 8 in older OpenSSL). With the segment in
             # the bytes after the fourth, both layouts give each (segment, block) a distinct block.
             nonce = bytes(4) + segment.to_bytes(12, "little")
             self._cipher = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
 
         assert self._cipher is not None
-        self._cipher.update_into(memoryview(_ZEROS)[: out.nbytes], out.data.cast("B"))
+        zeros = memoryview(_ZEROS)[: out.nbytes]  # encrypted, they are the stream
+        self._cipher.update_into(zeros, out.data.cast("B"))
         self._position += len(out)
 
     def continuation(self, position: int) -> KeyedStream:

@@ -365,16 +365,25 @@ def _misshapen_spectrum(factor: Fields) -> str:
 
 
 def _misshapen_kernel(factor: Fields) -> str:
-    """Return the fault of a circulant strategy whose first column is not centred along every axis of its cells."""
-    kernel, step = unpacked(factor["packed"]), 1
-    if OTHER_FORMS & set(factor) or len(kernel) != math.prod(factor["shape"]) or not any(kernel):
+    """Return why a circulant strategy is no valid one, as the end of a sentence; empty if it is valid.
+
+    A circulant matrix is determined by its first column, the kernel: the other columns are its rotations along the axes
+    of the cells. The kernel must have an integer for each cell and sum to 0 along every line of cells that is parallel
+    to an axis. The list of cells begins with a line along the last axis, then comes the next line (C order).
+    """
+    kernel, shape = unpacked(factor["packed"]), factor["shape"]
+    if OTHER_FORMS & set(factor) or len(kernel) != math.prod(shape) or not any(kernel):
         return "has not an integer for each cell, or only 0"
-    for size in reversed(factor["shape"]):
-        # the first cell of each line along this axis; cells along it are `step` apart
-        starts = (first + place for first in range(0, len(kernel), size * step) for place in range(step))
-        if any(sum(kernel[start : start + (size - 1) * step + 1 : step]) for start in starts):
-            return "has entries that do not sum to 0 along an axis"
-        step *= size
+
+    distance = 1  # in the list, between neighbours along the axis
+    for size in reversed(shape):
+        # cells that differ only on this axis and later ones are consecutive: `size * distance` of them
+        for start in range(0, len(kernel), size * distance):
+            consecutive = kernel[start : start + size * distance]
+            lines = [consecutive[first::distance] for first in range(distance)]  # along this axis
+            if any(map(sum, lines)):
+                return "has entries that do not sum to 0 along an axis"
+        distance *= size
     return ""
 
 
@@ -481,19 +490,27 @@ def _selection_faults(record: Fields, part: Fields, count: int) -> Iterator[str]
 
 
 def choice_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
-    """Yield a fault if a part that draws only what it selects has other selections than draws.
+    """Yield a fault if the draws of a part do not measure what its selections chose, decision by decision.
 
-    `chooses` is the number of the decision that a selection determines.
+    A record is a selection or a draw, and `count` is the number of marginals that it selects or measures. Decisions are
+    numbered; a selection states in `chooses` for which later decision it chooses what is drawn. The key `selected` of a
+    part is the name of a bound, whose draws measure only what was selected: then the numbers of both must agree, and
+    every selection states the scale of its scores, from which its cost follows. A part without the key has no such
+    fault.
     """
-    if (bound := part.get("selected")) is None:
+    name_of_bound = part.get("selected")
+    if name_of_bound is None:
         return
-    drawn = {
-        record["decision"]: int(record["count"])
-        for record in records
-        if not is_selection(record) and record["bound"] == bound
-    }
-    chosen = {record["chooses"]: int(record["count"]) for record in records if is_selection(record)}
-    if chosen != drawn or any("scale" not in record for record in records if is_selection(record)):
+
+    number_selected, number_drawn, all_scaled = dict[Any, int](), dict[Any, int](), True
+    for record in records:
+        if is_selection(record):
+            number_selected[record["chooses"]] = int(record["count"])
+            all_scaled = all_scaled and "scale" in record
+        elif record["bound"] == name_of_bound:
+            number_drawn[record["decision"]] = int(record["count"])
+
+    if number_selected != number_drawn or not all_scaled:
         yield f"{records[0]['part']} has other selections than draws of what they select"
 
 
