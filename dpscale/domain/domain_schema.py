@@ -319,7 +319,7 @@ def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[At
         )
 
     above = [made(level_name, level, source or name) for level, level_name in enumerate(tree.columns[:-1])]
-    return [_with_words(made(name, tree.leaf, source), table), *above]
+    return [_with_words(made(name, tree.leaf_level, source), table), *above]
 
 
 def _parent(child: Attribute, name: str, groups: object) -> Attribute:

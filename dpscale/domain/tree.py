@@ -132,7 +132,7 @@ class LevelTree:
     axes: tuple[str, ...] = ()
 
     @property
-    def leaf(self) -> int:
+    def leaf_level(self) -> int:
         """Level of the leaves."""
         return len(self.columns) - 1
 
@@ -165,15 +165,17 @@ class LevelTree:
 
     @cached_property
     def levels(self) -> Integers32:
-        """Level of the name that stands for each leaf's node at each level, shape (levels, leaves).
+        """Level at which the node of each leaf at each level finds its name, shape (levels, leaves).
 
-        A node without a name (code −1) has the name of the level below.
+        It is the node's level, or, if the name is missing there (its code is −1), that of the next name below it on the
+        path to the leaf. Level 0 is the top. Every leaf has a name.
         """
-        levels = np.empty(self.codes.shape, np.int32)
-        levels[self.leaf] = self.leaf
-        for level in reversed(range(self.leaf)):
-            levels[level] = np.where(self.codes[level] >= 0, level, levels[level + 1])
-        return levels
+        levels_of_names = np.empty(self.codes.shape, np.int32)
+        levels_of_names[self.leaf_level] = self.leaf_level
+        for level in reversed(range(self.leaf_level)):  # from the level above the leaves up to the top
+            has_name = self.codes[level] >= 0
+            levels_of_names[level] = np.where(has_name, level, levels_of_names[level + 1])
+        return levels_of_names
 
     @cached_property
     def starts(self) -> tuple[Integers, ...]:
@@ -219,7 +221,7 @@ class LevelTree:
             absent = (codes[leaves] < 0) | (np.asarray(level) < level_of_part)
             part = names.take(pa.array(np.where(absent, 0, codes[leaves]), mask=absent))
             parts.append(part.fill_null("") if missing else part)
-            if level_of_part == self.leaf and not missing:
+            if level_of_part == self.leaf_level and not missing:
                 unnamed = pa.array((codes[leaves] < 0) & (np.asarray(level) >= level_of_part))
                 parts[-1] = pc.if_else(unnamed, UNSPECIFIED, part)
         return pc.binary_join_element_wise(*parts, pa.scalar(separator, pa.large_string()), null_handling="skip")
@@ -251,8 +253,9 @@ class LevelTree:
         """
         rows = np.arange(self.codes.shape[1])
         if self.by_path:
-            return self.paths(rows, self.leaf, SEPARATOR, missing=True)
-        last = self.leaf - (self.codes >= 0)[::-1].argmax(axis=0)  # an added leaf is stated by the name of its node
+            return self.paths(rows, self.leaf_level, SEPARATOR, missing=True)
+        # an added leaf is stated by the name of its node
+        last = self.leaf_level - (self.codes >= 0)[::-1].argmax(axis=0)
         return self.texts.take(pa.array(self.places(rows, last.astype(np.int32))))
 
 
@@ -302,7 +305,7 @@ class TreeLevel:
 
     @property
     def is_leaf(self) -> bool:
-        return self.level == self.tree.leaf
+        return self.level == self.tree.leaf_level
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return the keys of the domain file that state the tree, for a leaf attribute of some name."""
@@ -601,7 +604,7 @@ def _check_parents(field: str, tree: LevelTree) -> None:
     if len(twice):
         pair = rows[twice[0] : twice[0] + 2]
         name = tree.names[-1][int(tree.codes[-1, pair[0]])].as_py()
-        above = " and ".join(repr(path) for path in tree.paths(pair, tree.leaf - 1).to_pylist())
+        above = " and ".join(repr(path) for path in tree.paths(pair, tree.leaf_level - 1).to_pylist())
         raise DomainError(f"{field}.file", f"the leaf {name!r} below {above}", "one path for each leaf",
                           'remove one row, or set key = "path" if names repeat below different ancestors')  # fmt: skip
 
@@ -615,7 +618,7 @@ def _check_cycles(field: str, tree: LevelTree) -> None:
     inner = np.zeros(len(numbers), np.bool_)
     inner[numbers[: tree.offsets[-1]]] = True
 
-    for level in range(tree.leaf):
+    for level in range(tree.leaf_level):
         rows = tree.starts[level + 1]  # of each node below, one leaf
         rows = rows[tree.codes[level, rows] >= 0]
         upper = numbers[tree.places(rows, np.full(len(rows), level, np.int32))]
@@ -667,7 +670,7 @@ def _with_unspecified(field: str, tree: LevelTree) -> LevelTree:
     Added leaves have codes −1 below their node, no coordinates and are not `listed`. Without paths only nodes whose
     name determines them are added.
     """
-    added = [_node_rows(tree, level) for level in range(tree.leaf)]
+    added = [_node_rows(tree, level) for level in range(tree.leaf_level)]
     codes = np.concatenate(added, axis=1)
     if not tree.by_path:
         codes = codes[:, _stated(field, tree, codes)]
@@ -701,7 +704,7 @@ def _stated(field: str, tree: LevelTree, codes: Integers32) -> Flags:
     """
     # code −1 is a missing name, so the last code of a path that is not negative is its last name
     columns, levels = np.arange(codes.shape[1]), (codes >= 0)[::-1].argmax(axis=0)
-    levels = (tree.leaf - levels).astype(np.int32)
+    levels = (tree.leaf_level - levels).astype(np.int32)
     numbers = tree.name_ids[tree.offsets[levels] + codes[levels, columns]]
     leaves = tree.name_ids[tree.offsets[-1] :][: len(tree.names[-1])]
     inner = columns[~np.isin(numbers, leaves)]

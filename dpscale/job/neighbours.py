@@ -306,18 +306,33 @@ def part_job(job: Job, section: TableSection, amount: float, shares: TableShares
     return TableJob(data=section, privacy=privacy, engine=job.engine, shares=shares, dataset=job.dataset).checked()
 
 
-def _table_shares(job: Job, name: str, budget: float, steps: int) -> TableShares:
-    """Return the division of a table's budget, with the additive delta of its searches to one step of its run.
+def _table_shares(job: Job, name: str, step_budget: float, steps: int) -> TableShares:
+    """Return how the budget of a table's run is divided, with what its searches cost.
 
-    `budget` is the squared μ of the whole table and `steps` the largest number of its units in which neighbours differ.
-    SHARE is the share of searches that is not stated.
+    Searches find cells of the domain that are not public. Their share of the squared μ is the one that the job states,
+    or SHARE. A search for values costs an additive delta, too. `job.search_deltas` has it for neighbours of the job;
+    the table's run needs it for one step, the addition or removal of one row or unit.
+
+    Parameters
+    ----------
+    job : Job
+    name : str
+        Table.
+    step_budget : float
+        Squared μ of the table's run, for one step.
+    steps : int
+        Number of steps between neighbours of the job, in this table.
     """
-    stated = job.budget.tables.get(name, TableShares())
+    shares = job.budget.tables.get(name, TableShares())  # as the job states them
     if not job.declared[name].searches:
-        return stated
-    share = stated.discover or SHARE
-    delta = step_delta(job.search_deltas[name], budget * share, steps) if name in job.search_deltas else None
-    return stated.model_copy(update={"discover": share, "discover_delta": delta})
+        return shares
+
+    search_share = shares.discover or SHARE
+    delta_of_step = None
+    if name in job.search_deltas:
+        # the delta over all steps is that of the job, and depends on the squared μ of the searches too
+        delta_of_step = step_delta(job.search_deltas[name], step_budget * search_share, steps)
+    return shares.model_copy(update={"discover": search_share, "discover_delta": delta_of_step})
 
 
 def table_jobs(job: Job) -> dict[str, TableJob]:

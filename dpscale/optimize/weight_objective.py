@@ -121,23 +121,30 @@ class WeightObjective:
         return self.known[key]
 
     def _averaged(self, token: Token, profile: Floats) -> TokenState:
-        """Return the state of a token, a family on a kind of attribute, at the weights `profile`.
+        """Return what J needs of a token's queries if their axis has the weights `profile`, called u.
 
-        It has the squared mean uᵀGu of the queries, with their Gram matrix G, and the Gram matrix of the centred
-        queries.
-
-        `gram` is (I − 1uᵀ) G (I − u1ᵀ) and `square` is uᵀGu. A wide axis with the plain mean and queries that a
-        rotation leaves unchanged has a known L.
+        With G the Gram matrix of the queries, this is the square uᵀGu of their means, the Gram matrix (I − 1uᵀ) G (I −
+        u1ᵀ) of the centred queries, and `value`, the optimum L of these, if a formula gives it; otherwise `value` is 0
+        until `ObjectivePoint.solved` has searched it.
         """
-        size, axis, family = self.demands.cells[token[0]], self.demands.axis(token), self.demands.families[token[1]]
-        gram, square = weighted_piece(axis.gram, profile)
-        square = max(square, 0.0)  # of centred queries it is 0 up to rounding
-        if float(np.trace(gram)) <= NEGLIGIBLE * float(np.trace(axis.gram)):  # multiples of the total alone
-            return TokenState(square, np.zeros_like(gram))
-        # an axis with the plain mean (`even`) that is too wide for a search, with invariant queries
-        if token[0] in self.demands.even and size > SEARCHED_BLOCKS and family.invariant:
-            return TokenState(square, gram, value=family.plain_value(size))
-        return TokenState(square, gram, axis.inside)
+        kind, family_key = token
+        size, family = self.demands.cells[kind], self.demands.families[family_key]
+        # G is over the cells, or over SEARCHED_BLOCKS blocks of cells if the axis has more cells
+        axis = self.demands.axis(token)
+        centred_gram, squared_mean = weighted_piece(axis.gram, profile)
+        squared_mean = max(squared_mean, 0.0)  # rounding can make a 0 negative
+
+        is_total_alone = float(np.trace(centred_gram)) <= NEGLIGIBLE * float(np.trace(axis.gram))
+        if is_total_alone:  # multiples of the total vanish if they are centred
+            return TokenState(squared_mean, np.zeros_like(centred_gram))
+
+        # at uniform weights, queries that a rotation of the axis leaves unchanged have an optimum in closed form
+        has_uniform_weights = kind in self.demands.even
+        if size > SEARCHED_BLOCKS and has_uniform_weights and family.invariant:
+            return TokenState(squared_mean, centred_gram, value=family.plain_value(size))
+
+        # `inside` is the part of L from differences within the blocks, which G does not show; 0 without blocks
+        return TokenState(squared_mean, centred_gram, inside=axis.inside)
 
     def solve(self, key: object, blocks: SymmetryBlocks) -> Optimum:
         """Return the optimum of a problem, started from the last optimum of the same key or of its curve.

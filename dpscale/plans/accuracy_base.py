@@ -199,13 +199,13 @@ class Accuracy(ABC):
         if not part.factorizes:
             return self._array_variances(part, attributes)
         families = dict(zip(attributes, part.families(attributes), strict=True))
-        if self._reads_arrays(part, attributes):
+        if self._needs_arrays(part, attributes):
             counts = [family.count(self.domain[name].size) for name, family in families.items()]
             return self._array_variances(part, attributes).reshape(counts)
         return self._product_variances(families)
 
-    def _reads_arrays(self, part: WorkloadPart, attributes: AttributeSet) -> bool:
-        """Return whether few products on a large set are read as arrays, because a joint strategy measures them.
+    def _needs_arrays(self, part: WorkloadPart, attributes: AttributeSet) -> bool:
+        """Return whether few products on a large set need arrays of cells, because a joint strategy measures them.
 
         The covariance of a joint strategy on the set would be a matrix of cells × cells.
         """
@@ -234,16 +234,22 @@ class Accuracy(ABC):
         return polarized(variances, queries)
 
     def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
-        """Return the sum of weight · variance over a part's queries on one set, without the weight of the set.
+        """Return the sum of weight · variance over the queries that a part of the workload has on one set.
 
-        A product family needs no single variance: the sum follows from Gram matrices. `blocks.part` gives the part on
-        the merged cells of the strategies; a part that factorizes has product queries.
+        The weight is that of the query; the weight of the set is left out. If every query is a product of queries on
+        the attributes (the part factorizes), the sum follows from the Gram matrices of these, without any single
+        variance. All other queries are arrays over the cells, and their variances are computed one by one. So are those
+        of a few products on a large set that a strategy without a factor for each attribute measures (`_needs_arrays`).
         """
-        check_planning_time()
-        part = self.blocks.part(part)
-        if part.factorizes and not self._reads_arrays(part, attributes):
-            return self._product_error(dict(zip(attributes, part.families(attributes), strict=True)))
-        return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())
+        check_planning_time()  # raises an error after the time limit
+        merged_part = self.blocks.part(part)  # its queries on merged cells, if the strategies merge any
+
+        if merged_part.factorizes and not self._needs_arrays(merged_part, attributes):
+            families = merged_part.families(attributes)
+            return self._product_error(dict(zip(attributes, families, strict=True)))
+
+        variances = self._array_variances(merged_part, attributes)
+        return float((merged_part.query_weights(attributes) * variances).sum())
 
     def summed_variance(self, part: WorkloadPart, attributes: AttributeSet) -> float:
         """Return the sum of the variances of a part's queries on one set, without weights."""

@@ -775,28 +775,43 @@ class TreeAccuracy(Accuracy):
         return self.partial_variance(query, residual, self.by_residual[self.key(residual)], query, part)
 
     def partial_variance(
-        self, query: TreeQuerySet, residual: AttributeSet, block: TreeResidualBlock, some: TreeQuerySet, part: Floats
+        self,
+        whole_set: TreeQuerySet,
+        residual: AttributeSet,
+        block: TreeResidualBlock,
+        query_set: TreeQuerySet,
+        piece: Floats,
     ) -> float:
-        """Return the variance of a residual's query on some attributes of a set, for unit variance on the others.
+        """Return the variance of q x̂ for a query q on the estimate x̂ of one residual.
+
+        If the query is over some attributes of the set only, the variance along the others counts as 1: the caller
+        multiplies by it. The covariance of x̂ is scale · ⊗ C, with a matrix C for each attribute of the residual and for
+        the main hierarchy. So the variance scale · q (⊗ C) qᵀ needs one multiplication along each axis.
 
         Parameters
         ----------
-        query : TreeQuerySet
-            Whole set.
+        whole_set : TreeQuerySet
         residual : AttributeSet
         block : TreeResidualBlock
-        some : TreeQuerySet
-            The attributes, all of the set or those that are no levels.
-        part : ndarray
-            Query on them, averaged along attributes outside the residual.
+            Block that measures the residual.
+        query_set : TreeQuerySet
+            Attributes of the query, with their axes: all of the set, or those that are no levels of a hierarchy.
+        piece : ndarray
+            q over their cells, which is averaged to a single cell along attributes outside the residual.
         """
-        multiplied = part  # by the covariance of each measured axis; the other attributes have the unit variance
-        for name, axis in some.axes.items():
-            if name in residual or name == self.main:
-                multiplied = _apply_covariance(block.factors[name], multiplied, axis, some.levels.get(name, 0))
-        return block.scale * self._root(query, block) * float((part * multiplied).sum())
+        multiplied = piece  # becomes q (⊗ C)
+        for name, axis in query_set.axes.items():
+            has_covariance = name in residual or name == self.main
+            if has_covariance:
+                level = query_set.levels.get(name, 0)  # of a hierarchy; 0 is its root
+                multiplied = _apply_covariance(block.factors[name], multiplied, axis, level)
 
-    def _root(self, query: TreeQuerySet, block: TreeResidualBlock) -> float:
+        scale = block.scale  # noise variance of the block
+        if self.main not in whole_set.levels:
+            scale *= self._root_variance(whole_set, block)  # the main hierarchy is read at its root
+        return scale * float((piece * multiplied).sum())
+
+    def _root_variance(self, query: TreeQuerySet, block: TreeResidualBlock) -> float:
         """Return the variance of the root, for a set without a level of the hierarchy that is not centred."""
         factor = block.factors.get(self.main)
         if self.main in query.levels or not isinstance(factor, TreeFactor):
@@ -813,7 +828,7 @@ class TreeAccuracy(Accuracy):
         families, total = dict.fromkeys(attributes, MARGINAL), np.zeros(self.domain.shape(attributes))
         for residual, block in self.inside(query):
             vectors = self._vectors(query, families, residual, block, below=True)
-            total += block.scale * self._root(query, block) * reduce(np.multiply.outer, vectors, np.ones(()))
+            total += block.scale * self._root_variance(query, block) * reduce(np.multiply.outer, vectors, np.ones(()))
         return total
 
     def _product_variances(self, families: Mapping[str, Family]) -> Floats:
@@ -830,7 +845,7 @@ class TreeAccuracy(Accuracy):
         total = np.zeros(tuple(family.count(self.domain[name].size) for name, family in families.items()))
         for residual, block in self.inside(query):
             vectors = self._vectors(query, families, residual, block)
-            total += block.scale * self._root(query, block) * reduce(np.multiply.outer, vectors, np.ones(()))
+            total += block.scale * self._root_variance(query, block) * reduce(np.multiply.outer, vectors, np.ones(()))
 
         return total
 
@@ -843,7 +858,7 @@ class TreeAccuracy(Accuracy):
         for residual, block in self.inside(query):
             vectors = self._vectors(query, families, residual, block)
             total = math.prod(float(variances.sum()) for variances in vectors)
-            errors.append(block.scale * self._root(query, block) * total)
+            errors.append(block.scale * self._root_variance(query, block) * total)
         return math.fsum(errors)
 
     def _vectors(
