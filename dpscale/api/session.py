@@ -445,8 +445,8 @@ class Session:
         last = open_run(self._directory(self._count))
 
         if not (last.is_charged or last.done("measure")):
-            # The manifest, the file of the run's state, has no charge. The ledger may have one, if the process was killed
-            # between writing the two; then `remove_run` removes nothing, and the manifest is still there.
+            # The manifest, the file of the run's state, has no charge. The ledger may have one, if the process was
+            # killed between writing the two; then `remove_run` removes nothing, and the manifest is still there.
             last.created = "folder"  # as if this process had created it, so that `remove_run` may remove the folder too
             remove_run(last)
             was_removed = not present(last.path / MANIFEST)
