@@ -13,20 +13,20 @@ marginal over both; those below 0 count as 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscale.answers.ratios import fieller
-from dpscale.answers.tables import Answered, check_level, column
+from dpscale.answers.tables import MISSING, Answered, check_level, column
 from dpscale.base.arrow import pa
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
-from dpscale.domain.attribute import Attribute
+from dpscale.domain.attribute import NULL_LABEL, Attribute
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.junction_tree import GraphicalModel
 
@@ -175,14 +175,22 @@ def query_ratio(
 
 
 def cells_of(attribute: Attribute, value: Any) -> list[int]:
-    """Return the cells of a label, or of several in a list. Raises JobError for a label that no cell has."""
+    """Return the cells of a label, or of several in a list. Raises JobError for a label that no cell has.
+
+    The cell of nulls is that of None, of nan, and of the texts that tables and files have for nulls.
+    """
     values = value if isinstance(value, list | tuple | set) else [value]
     cells = attribute.cell_of
+    if None in cells:
+        cells = dict.fromkeys((MISSING, NULL_LABEL), cells[None]) | cells
+    places = []
     for given in values:
-        if given not in cells:
+        label = None if isinstance(given, float) and math.isnan(given) else given
+        if not isinstance(label, Hashable) or label not in cells:
             raise JobError("value", f"{safe_repr(given)} of {attribute.name}", "labels of its cells",
-                           nearest(str(given), {str(label) for label in cells}))  # fmt: skip
-    return [cells[given] for given in values]
+                           nearest(str(given), {str(label) for label in attribute.cell_of}))  # fmt: skip
+        places.append(cells[label])
+    return places
 
 
 def share(answered: Answered, name: str, cells: Sequence[int], level: float, group: Group = ()) -> Estimate:

@@ -118,6 +118,16 @@ def test_statistics_refuse_invalid_requests(wrong, says):
     assert says in str(caught.value)
 
 
+def test_nulls_have_the_labels_of_tables_and_files():
+    nulls = [AGE.null_cell]
+    assert [cells_of(AGE, label) for label in (None, float("nan"), "(missing)", "(null)")] == 4 * [nulls]
+    assert cells_of(AGE, [20, "(outside)", "(null)"]) == [0, 20, *nulls]
+    assert cells_of(Attribute("a", "categories", values=("(null)", "x"), nulls="drop"), "(null)") == [0]
+    for wrong in (float("nan"), "(missing)", {"F": 1}):
+        with pytest.raises(JobError):
+            cells_of(SEX, wrong)
+
+
 @pytest.mark.parametrize("level", [0, 1, 95, True])
 def test_level_that_is_no_probability_is_refused(level):
     answers = make_answers()
