@@ -369,6 +369,7 @@ class DelimitedFormat(RecordFormat):
     )
     compressed = True
     typed = False
+    trims = True
 
     def __init__(self, name: str, delimiter: str) -> None:
         self.name, self.title, self.suffixes, self.delimiter = name, name.upper(), (f".{name}",), delimiter

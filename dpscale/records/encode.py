@@ -380,7 +380,7 @@ def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Intege
     Other numbers have the cell, or the negative code, of values outside the domain.
     """
     # adding zero converts -0.0 to 0.0, which Arrow distinguishes
-    listed = _read_values(attribute)
+    listed = read_values(attribute)
     if values.dtype.kind == "i" and all(type(value) is int for value in listed):
         return _places(attribute, pa.array(values), pa.array(listed, pa.int64()))
     exact = np.array([value if float(value) == value else math.nan for value in listed], np.float64)
@@ -402,7 +402,7 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
 
     texts = column.cast(pa.large_string())
-    values = _read_values(attribute)
+    values = read_values(attribute)
     cells = _listed_cells(attribute, texts, values)
     foreign = ~pc.string_is_ascii(texts).fill_null(True).to_numpy(zero_copy_only=False)
     unlisted = (cells == _outside_cell(attribute)) & foreign
@@ -445,9 +445,18 @@ def _beginnings(texts: pa.Array, length: int) -> pa.Array:
         return pa.array(cut, pa.large_string())
 
 
-def _read_values(attribute: Attribute) -> list[Any]:
+def read_values(attribute: Attribute) -> list[Any]:
     """Return the column values that have a cell, in the order of the cells."""
     return [value for group in attribute.groups for value in group] if attribute.groups else list(attribute.values)
+
+
+def check_trimmed(attribute: Attribute, title: str) -> None:
+    """Raise DataError if a listed value has blanks that are removed from the texts of a file format."""
+    for value in read_values(attribute):
+        # of a text that begins with the value, the end of the value is within the text
+        if isinstance(value, str) and value != (value.lstrip() if attribute.length else value.strip()):
+            raise DataError(f"attributes.{attribute.name}.values", f"{value!r}, whose blanks {title} files lose",
+                            "values without surrounding blanks", "remove them, or use Parquet")  # fmt: skip
 
 
 def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Integers:

@@ -243,6 +243,8 @@ class RecordFormat(ABC):
         in the file's path has the value of the path.
     splittable : bool
         Whether `OpenFile.groups` splits a large file.
+    trims : bool
+        Whether blanks around a text are removed when it is read.
     """
 
     name: str
@@ -254,6 +256,7 @@ class RecordFormat(ABC):
     typed = True
     lists_columns = True
     splittable = False
+    trims = False
 
     @abstractmethod
     def open(self, path: str, dialect: Dialect) -> OpenFile:

@@ -37,6 +37,7 @@ from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.column_values import plain, plain_kind, repeated, same_value
 from dpscale.records.database_rows import ranges_of
+from dpscale.records.encode import check_trimmed
 from dpscale.records.files import PLAIN, Dialect, OpenFile, RecordFormat, file_size, first_bytes
 from dpscale.records.formats import (
     accepted_formats,
@@ -750,7 +751,7 @@ class Table:
         Raises
         ------
         DataError
-            If a column is missing.
+            If a column is missing, or a listed value cannot be in files of this format.
 
         Examples
         --------
@@ -768,6 +769,10 @@ class Table:
                 known = self.domain.columns(self.domain.axis_names)
                 there = [column for column in known if column in present]
                 raise missing_column(name, first.path, there, first.dialect.format)
+        if first.format.trims:
+            for attribute in self.domain.axes:
+                if attribute.column in columns:
+                    check_trimmed(attribute, first.format.title)
 
     def types(self) -> dict[str, str]:
         """Return names and types of the domain's attributes, formats and numbers in the first file.

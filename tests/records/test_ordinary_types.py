@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 from hypothesis import given, strategies as st
 
 import dpscale as dp
@@ -541,6 +542,25 @@ def test_categories_are_compared_in_one_form_of_unicode(tmp_path):
     both = [names[0], decomposed[0]]
     pq.write_table(pa.table({"x": [names[0], decomposed[0], decomposed[0]]}), tmp_path / "a.parquet")
     assert counts(tmp_path, x={"kind": "categories", "values": both}) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [{"kind": "categories", "values": ["a ", "b"]},
+                                  {"kind": "categories", "map": {"x": ["b"], "y": ["a", "\ta"]}},
+                                  {"kind": "text-prefix", "length": 2, "values": [" a", "bc"]}])  # fmt: skip
+def test_listed_values_that_delimited_files_cannot_have_are_refused(tmp_path, kind):
+    table = pa.table({"x": ["a ", "\ta", " ab", "bcd"]})
+    counted = kind | {"outside": "category"}
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert counts(tmp_path, x=counted)[-1] < 4  # they are in other files
+    (tmp_path / "a.parquet").unlink()
+    pyarrow.csv.write_csv(table, tmp_path / "a.csv")
+    job = {"data": {"path": str(tmp_path / "a.csv"), "domain": str(tmp_path / "d.toml")},
+           "privacy": {"epsilon": 1.0, "ledger": str(tmp_path / "ledger.sqlite")},
+           "workload": [{"family": "marginal", "degree": 1}]}  # fmt: skip
+    (tmp_path / "d.toml").write_text(tomli_w.dumps({"attributes": {"x": counted}}))
+    with refused(dp.DataError):
+        dp.run(job, tmp_path / "run", progress=None)
+    assert not (tmp_path / "ledger.sqlite").exists()
 
 
 @pytest.mark.parametrize("by_path", [False, True])
