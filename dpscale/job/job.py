@@ -81,7 +81,6 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.relational.rounding import marginal_cells
 from dpscale.storage.files import is_local, is_path, place, read_bytes, read_text, toml_fault
 from dpscale.storage.objects import is_url, located
-from dpscale.workload.sql.selection import read_names
 
 LEAST_PRIVATE = 1e-9  # smaller remainders of the budget, and excesses of the sum of shares, are due to rounding
 
@@ -614,30 +613,6 @@ def check_references(job: TablesOfJob) -> None:
             if value is not None:
                 raise JobError(f"link {link.called}.{name}", f"{value!r} between two public tables",
                                "rows that are released unchanged", "remove it")  # fmt: skip
-
-
-def check_whole_rows(job: TablesOfJob) -> None:
-    """Raise JobError for a linked table whose workload leaves out an attribute: links are between whole rows.
-
-    A part with a degree, or without stated sets and statements, has every attribute.
-    """
-    linked = {end for link in job.link for end in (link.parent, link.child)}
-    for name in linked.intersection(job.tables):
-        parts = [part for part in job.tables[name].workload or () if part.counts_rows]
-        # nothing is counted, or everything is
-        if not parts or any(part.degree or (part.attributes is None and not part.statements) for part in parts):
-            continue
-        requested = set[str]()
-        for part in parts:
-            for names in part.attributes or ():
-                requested.update(names)
-            for statement in part.statements:
-                requested.update(read_names(statement, job.declared[name]))
-        missing = [attribute for attribute in job.declared[name].names if attribute not in requested]
-        if missing:
-            raise JobError(f"tables.{name}.workload", f"no set with {missing[0]!r}",
-                           "every attribute and level in a set, because links are between whole rows",
-                           f'add a set with it, for example [["{missing[0]}"]] of family "marginal"')  # fmt: skip
 
 
 def former_content(job: Job) -> dict[str, Any]:

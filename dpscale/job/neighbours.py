@@ -348,6 +348,24 @@ def table_jobs(job: Job) -> dict[str, TableJob]:
     return {name: table_job(job, protects, name) for name in private}
 
 
+def check_whole_rows(job: Job) -> None:
+    """Raise JobError for a linked table whose workload counts no set with an attribute: links are between whole rows.
+
+    A table without a workload has every attribute in its sets.
+    """
+    linked = {end for link in job.link for end in (link.parent, link.child)}
+    for name, of_table in table_jobs(job).items():
+        if name not in linked or not any(part.counts_rows for part in job.tables[name].workload or ()):
+            continue
+        domain = of_table.read_domain()
+        counted = {attribute for names in of_table.build_workload(domain).sets for attribute in names}
+        missing = [attribute for attribute in domain.names if attribute not in counted]
+        if missing:
+            raise JobError(f"tables.{name}.workload", f"no set with {missing[0]!r}",
+                           "every attribute and level in a set, because links are between whole rows",
+                           f'add a set with it, for example [["{missing[0]}"]] of family "marginal"')  # fmt: skip
+
+
 def unit_settings(job: Job, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the privacy unit of a table, as keys of its section; empty if a row without a key is the unit.
 

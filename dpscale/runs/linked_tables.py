@@ -43,9 +43,9 @@ from dpscale.job.allocation import (
     with_bounds,
     with_shares,
 )
-from dpscale.job.job import check_whole_rows, job_digest
+from dpscale.job.job import job_digest
 from dpscale.job.join_job import join_jobs
-from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
+from dpscale.job.neighbours import NeighbourRelation, check_whole_rows, neighbour_relation, table_jobs
 from dpscale.job.sections import SynthesizeTable, TableSection
 from dpscale.job.table_sizes import check_public_parents
 from dpscale.privacy.protection import Protection

@@ -436,10 +436,15 @@ def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
     dp.run(path, tmp_path / "run")
 
 
-def test_workload_without_an_attribute_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workload", [
+    [{"family": "marginal", "attributes": [["month"]]}],
+    [{"family": "predicates", "conditions": ["month >= 1"]}],
+    [{"query": "SELECT month, COUNT(amount) FROM orders GROUP BY month"}],  # no null: the number of rows
+])  # fmt: skip
+def test_workload_without_an_attribute_is_refused(tmp_path: Path, workload: list[dict[str, Any]]) -> None:
     """Links are between whole rows: a run would fail after its charge."""
     tables = make_job()["tables"]
-    tables["orders"]["workload"] = [{"family": "marginal", "attributes": [["month"]]}]
+    tables["orders"]["workload"] = workload
     done = CliRunner().invoke(
         main, ["run", str(write_job(tmp_path, tables=tables)), "--run-dir", str(tmp_path / "run")]
     )
