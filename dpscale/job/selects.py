@@ -173,8 +173,9 @@ def _join(statement: Statement, tables: Sequence[str], content: Mapping[str, Any
     used, of_statement = read_names(statement, domain), Scope(statement, domain).tables
     by_alias = {alias: _known(statement, name, known) for alias, name in of_statement.names.items()}
     through = list(dict.fromkeys(_link(statement, join, by_alias, content) for join in of_statement.joins))
-    sets = [domain.ordered(used)] if used else [(domain.axes[0].name,)]
-    return {"attributes": [list(names) for names in sets], "through": through}
+    if used <= domain.number_names:  # a join has an attribute, too
+        used = used | {domain.names[0]}
+    return {"attributes": [list(domain.ordered(used))], "through": through}
 
 
 def _links(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

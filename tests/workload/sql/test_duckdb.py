@@ -337,17 +337,43 @@ def test_many_joins_have_the_rows_of_duckdb(part, tmp_path):
     check_joins(100 + part, NIGHTLY // 50, tmp_path)
 
 
+@pytest.mark.parametrize("text", [
+    "SELECT SUM(e.fee) AS v1, AVG(e.fee) AS v2, 1 AS n",  # reads no attribute
+    "SELECT SUM(e.fee) AS v1, COUNT(*) AS n",
+    "SELECT p.sex AS g, AVG(e.fee) AS v1, COUNT(*) AS n",
+])  # fmt: skip
+def test_numbers_of_joins_are_those_of_duckdb(text, tmp_path):
+    frames = hospital(ROWS, np.random.default_rng(5))
+    encounters = frames["encounters"]
+    frames["encounters"] = encounters.assign(fee=np.random.default_rng(6).integers(0, 200, len(encounters)))
+    tables = write_tables(frames, HOSPITAL_DOMAINS, tmp_path, encounters={"fee": {"low": 0, "high": 200}})
+    link = {"kind": "one-to-many", "parent": "patients", "child": "encounters", "child_key": "patient", "max_degree": 6}
+    query = f"-- name: fees\n{text} FROM {HOSPITAL.source}" + (" GROUP BY p.sex" if "p.sex" in text else "")
+    job = {"tables": tables, "link": [link], "workload": [{"query": query}]}
+    release = dp.run(job | privacy(tmp_path, unit="patients", dataset="hospital"), run_dir=tmp_path / "run")
+    connection = duckdb.connect()
+    for name, frame in frames.items():
+        connection.register(name, frame)
+    assert not differences([query], release, connection)
+
+
+def write_tables(frames, domains, folder, **numbers):
+    """Write tables and their domain files, and return their sections of a job."""
+    tables = {}
+    for name, frame in frames.items():
+        frame.to_parquet(folder / f"{name}.parquet")
+        file = f"{name}.domain.toml"
+        domain = dp.Domain.from_dict({"attributes": domains[name], "numbers": numbers.get(name, {})})
+        (folder / file).write_bytes(domain.to_files(file)[file])
+        tables[name] = {"path": str(folder / f"{name}.parquet"), "domain": str(folder / file), "key": name[:-1],
+                        "workload": [{"family": "marginal", "degree": 2}]}  # fmt: skip
+    return tables
+
+
 def check_joins(seed, count, tmp_path):
     """Assert that statements on the join of two tables have the rows of DuckDB."""
     frames, texts = hospital(ROWS, np.random.default_rng(5)), statements(HOSPITAL, seed, count)
-    tables = {}
-    for name, frame in frames.items():
-        frame.to_parquet(tmp_path / f"{name}.parquet")
-        file = f"{name}.domain.toml"
-        content = dp.Domain.from_dict({"attributes": HOSPITAL_DOMAINS[name]}).to_files(file)[file]
-        (tmp_path / file).write_bytes(content)
-        tables[name] = {"path": str(tmp_path / f"{name}.parquet"), "domain": str(tmp_path / file), "key": name[:-1],
-                        "workload": [{"family": "marginal", "degree": 2}]}  # fmt: skip
+    tables = write_tables(frames, HOSPITAL_DOMAINS, tmp_path)
     joined = dp.Domain.from_dict({
         "attributes": {f"{name}.{own}": keys for name, table in HOSPITAL_DOMAINS.items() for own, keys in table.items()}
     })  # fmt: skip
