@@ -294,7 +294,7 @@ class HashingConnection(Connection):
         return f"SELECT {names} FROM {self.rows}{self.condition(part)}{order}"
 
 
-COLLATED = ("text", "varchar", "bpchar", "char", "name")  # types of texts
+COLLATED = ("text", "varchar", "bpchar", "name")  # types of texts with a collation
 
 
 class PostgresConnection(HashingConnection):
@@ -361,8 +361,10 @@ class PostgresConnection(HashingConnection):
         return _open_ranges(range(RANGE_PAGES, pages, RANGE_PAGES), int(size))
 
     def by_bytes(self, name: str) -> str:
-        texts = _stated_type(self._columns.field(name)) in COLLATED
-        return quoted_name(name) + f" {self.binary}" * texts
+        kind = _stated_type(self._columns.field(name))
+        if kind == "json":  # has no equality
+            return f"CAST({quoted_name(name)} AS text) {self.binary}"
+        return quoted_name(name) + f" {self.binary}" * (kind in COLLATED)
 
     @cached_property
     def _columns(self) -> pa.Schema:
@@ -472,6 +474,11 @@ class DuckConnection(HashingConnection):
         schema = self._arrow(f"SELECT * FROM {self.rows} LIMIT 0", 1).schema
         kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in schema.types]
         return pa.schema(list(map(pa.field, schema.names, kinds)))
+
+    def by_bytes(self, name: str) -> str:
+        """Return the expression of a column; enumerations, UUIDs and JSON are texts, which have no collation."""
+        text = pa.types.is_string(self.schema.field(name).type)
+        return f"CAST({quoted_name(name)} AS VARCHAR) {self.binary}" if text else quoted_name(name)
 
     def _arrow(self, sql: str, rows: int) -> pa.RecordBatchReader:
         relation = self.open.sql(sql)
@@ -608,13 +615,21 @@ def _sqlite_array(name: str, kind: pa.DataType, values: Sequence[object]) -> pa.
         if pa.types.is_string(kind):
             return pa.array(values, pa.binary()).cast(kind)
         if pa.types.is_boolean(kind):
-            numbers = pa.array(values, pa.int64())
+            numbers = _integers(values)
             return pa.array([None if n is None else {0: False, 1: True}[n] for n in numbers.to_pylist()], kind)
-        return pa.array(values, kind)
+        return _integers(values) if pa.types.is_integer(kind) else pa.array(values, kind)
     except (pa.ArrowException, KeyError, TypeError, UnicodeError):
         pass
     raise DataError(f"data column {name!r}", f"values that are not of its type {kind}", "values of one type",
                     "convert the column, or CAST it in a query")  # fmt: skip
+
+
+def _integers(values: Sequence[object]) -> pa.Array:
+    """Return integers as an array. Raises TypeError for other values, of which Arrow cuts off the fraction."""
+    numbers = pa.array(values)
+    if numbers.type not in (pa.int64(), pa.null()):
+        raise TypeError(str(numbers.type))
+    return numbers.cast(pa.int64())
 
 
 def gathered(reader: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

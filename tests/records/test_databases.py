@@ -384,6 +384,10 @@ def test_values_of_other_types_in_sqlite_are_refused(tmp_path: Path) -> None:
         with refused(DataError) as caught:
             list(part.batches([name]))
         assert "old" not in str(caught.value)
+    change_sqlite(tmp_path / "x.sqlite", "UPDATE visits SET age = 20.5, ok = 0.5 WHERE rowid = 3")
+    for name in ("age", "ok"):
+        with refused(DataError):
+            list(part.batches([name]))
 
 
 # Jobs
@@ -869,6 +873,38 @@ def test_padded_texts_of_postgres_are_counted_as_they_are_read(server: Server) -
     layout = Layout(domain, (("x",),))
     assert count(layout, table.partitions).tolist() == [2, 1, 1]
     assert count_groups([layout], table.partitions).tolist() == [2, 1, 1]
+
+
+IDENTITY = "00000000-0000-0000-0000-000000000001"
+NO_COLLATION = {"mood": "sad", "id": IDENTITY, "raw": "12"}  # a text of each type without a collation
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "postgresql"])
+def test_texts_without_a_collation_are_counted_by_the_database(kind: str, tmp_path: Path, server: Server) -> None:
+    commands = [
+        "CREATE TYPE mood AS ENUM ('glad', 'sad')",
+        "CREATE TABLE t(mood mood, id uuid, raw json)",
+        f"INSERT INTO t VALUES ('sad', '{IDENTITY}', '12'), ('glad', NULL, NULL), ('sad', NULL, '12')",
+    ]
+    if kind == "postgresql":
+        pytest.importorskip("adbc_driver_postgresql")
+        address = server.database()
+        db = connected(address)
+        commands += ["ALTER TABLE t ADD letter \"char\" DEFAULT 'a'"]
+    else:
+        address = f"duckdb:///{tmp_path / 'x.duckdb'}"
+        db = duckdb.connect(str(tmp_path / "x.duckdb"))
+    with db:
+        for command in commands:
+            db.execute(command)
+    values = NO_COLLATION | ({"letter": "a"} if kind == "postgresql" else {})
+    keys = {"kind": "categories", "outside": "category", "nulls": "category"}
+    domain = Domain.from_dict({"attributes": {name: keys | {"values": [text, "-"]} for name, text in values.items()}})
+    layout = Layout(domain, tuple((name,) for name in values))
+    table = Table.open(address + "?table=t", domain)
+    rows = count(layout, table.partitions)
+    assert rows.reshape(-1, 4)[:3].tolist() == [[2, 0, 1, 0], [1, 0, 0, 2], [2, 0, 0, 1]]
+    np.testing.assert_array_equal(count_groups([layout], table.partitions), rows)
 
 
 @pytest.mark.usefixtures("small_ranges")
