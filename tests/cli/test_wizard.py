@@ -208,6 +208,22 @@ def test_choices_become_keys_of_the_files(server):
                                {"family": "mean", "of": "cost_value", "attributes": [["town"], []]}]  # fmt: skip
 
 
+@pytest.mark.parametrize("data", ["visits.csv", "visits.parquet"])
+def test_categories_of_a_column_of_numbers_are_numbers(folder, data):
+    changes = [["attributes", "age", "kind", "categories"], ["attributes", "age", "values", "20\n21\n22.0\n90"],
+               ["attributes", "age", "outside", "category"]]  # fmt: skip
+    with WizardServer(Guide(make_sketch(data), data, {}, folder)) as server:
+        found = server.guide.write(CHOSEN | {"reviewed": True, "changes": changes})
+    assert found["refused"] == ""
+    assert dp.Domain.read("visits.domain.toml")["age"].values == (20, 21, 22, 90)
+    job = dp.plan("visits.job.toml").content
+    rough = {"rho": 1e9, "allow_weak_privacy": True, "dataset": "visits"}
+    counts = dp.run(job | {"privacy": rough}, "run", progress=None).marginal("age")
+    age = pd.read_parquet("visits.parquet").age
+    listed = [int((age == value).sum()) for value in (20, 21, 22, 90)]
+    assert np.rint(counts).tolist() == [*listed, len(age) - sum(listed)]
+
+
 def test_planted_names_of_columns_are_texts(folder):
     name = """a"'><img src=x onerror=alert(1)>"""
     pd.DataFrame({name: [1, 2, 3], "b": [1, 2, 3]}).to_parquet("odd.parquet")

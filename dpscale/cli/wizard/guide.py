@@ -168,22 +168,27 @@ def _changed(tables: Mapping[str, Any], changes: Sequence[Sequence[str]], group:
         # the kind comes first, because it decides how other texts are read
         changed = {**table, **{key: text for key, text in texts.items() if key == "kind"}}
         kind = str(changed.get("kind", ""))
-        changed |= {key: _value(key, text, kind) for key, text in texts.items() if key != "kind"}
+        # categories of a column of numbers are numbers
+        numeric = NUMERIC + ("values",) * (kind == "categories" and table.get("kind") in ("integer", "bins"))
+        changed |= {key: _value(key, text, kind, numeric) for key, text in texts.items() if key != "kind"}
         known = OFFERED.get(kind, set()) | {"kind", *POLICIES, *WORDS}
         found[name] = {key: value for key, value in changed.items()
                        if value not in ("", [], {}) and (key in known or group == "numbers")}  # fmt: skip
     return found
 
 
-def _value(key: str, text: str, kind: str) -> Any:
-    """Return the value of a field: a list by lines, labels by lines with =, a number where one is meant, or a text."""
+def _value(key: str, text: str, kind: str, numeric: Sequence[str]) -> Any:
+    """Return the value of a field: a list by lines, labels by lines with =, or a text; a number for a key of numbers.
+
+    `numeric` lists the keys of numbers.
+    """
     lines = [line for line in text.split("\n") if line.strip()]
     if key == WORDS[3]:  # labels of values
         parts = (line.partition(" = " if " = " in line else "=") for line in lines)
         return {name.strip(): label.strip() for name, _, label in parts}
     if key in LISTS:
-        return [_number(line) if key in NUMERIC else line for line in lines]
-    return _number(text) if key in NUMERIC and kind != "date" else text.strip()
+        return [_number(line) if key in numeric else line for line in lines]
+    return _number(text) if key in numeric and kind != "date" else text.strip()
 
 
 def _number(text: str) -> Any:
