@@ -52,7 +52,7 @@ MOST_COMMON = 4000  # sets; more common sets are not looked for
 
 Groups = Sequence[tuple[NDArray[np.int64], Integers]]
 FURTHER = (0, 1, 4, np.inf)  # units beyond rounding down or up, tried in this order
-SEED = 1e-3  # share of a cell's mean that truncated cells start with, so that they can grow again
+SEED = 1e-3  # records that truncated cells start with, so that they can grow again
 # most sweeps of the fit to the margins; distance at which a cell counts as whole; most nodes of the integer program
 SWEEPS, CLOSE, NODES = 2000, 1e-7, 500
 
@@ -599,8 +599,7 @@ def round_to_groups(fitted: Floats, groups: Groups, possible: NDArray[np.bool_])
 
 def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Floats:
     """Return a non-negative table near the truncated estimate whose margins are fitted by up to `SWEEPS` sweeps."""
-    table = np.maximum(estimate, 0.0).reshape(-1)
-    table = (table + SEED * max(table.mean(), 1.0)) * possible.reshape(-1)
+    table = np.maximum(estimate, SEED).reshape(-1) * possible.reshape(-1)
     return fit_margins(table, groups, SWEEPS).reshape(estimate.shape)
 
 

@@ -79,6 +79,15 @@ def test_publication_without_noise_equals_true_tables():
         np.testing.assert_array_equal(published.tables[names], marginalize(counts, tuple(SIZES), names))
 
 
+def test_rare_values_of_large_tables_keep_their_counts():
+    counts = np.zeros(tuple(SIZES.values()))
+    counts[0], counts[1], counts[2, 3] = 250_000, 40, 3
+    sets = [("a", "b"), ("a", "d"), ("c",)]
+    published = publish(make_answers(counts, sets), sets)
+    for names in sets:
+        np.testing.assert_array_equal(published.tables[names], marginalize(counts, tuple(SIZES), names))
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.integers(0, 200))
 def test_published_cells_are_fitted_values_rounded_down_or_up(seed, total):
