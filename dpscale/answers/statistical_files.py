@@ -139,11 +139,14 @@ def cube_of(
     column_of = {"value": value} | {measure: measure for measure in MEASURES[1:] if measure in names}
 
     def cells(column: str) -> Any:
-        """Return a column as an array with an axis for each dimension; cells without a row are nan."""
+        """Return a column as an array with an axis for each dimension; cells without a row or a finite number are nan.
+
+        A standard deviation whose estimate is 0 has an infinite standard error.
+        """
         filled = np.full(shape, np.nan)
         figures = plain[column].cast(pa.float64()).to_numpy(zero_copy_only=False)
         filled[places if label_columns else ...] = figures if label_columns else figures[0]
-        return filled + 0.0  # no negative zero
+        return np.where(np.isfinite(filled), filled, np.nan) + 0.0  # no negative zero
 
     measures = {measure: cells(column) for measure, column in column_of.items()}
     unsure = np.zeros(shape, bool)

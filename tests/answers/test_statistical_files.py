@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.answers.statistical_files import Cube, Dimension, json_stat, px_text, sdmx_text
+from dpscale.answers.statistical_files import Cube, Dimension, cube_of, json_stat, px_text, sdmx_text
 from tests.runs.small import table, write_job, write_table
 
 pyaxis = pytest.importorskip("pyaxis.pyaxis", reason="pyaxis reads PC-Axis")
@@ -173,6 +174,16 @@ def test_labels_of_all_kinds_are_kept(labels: list[str], tmp_path: Path) -> None
 
 def test_values_of_json_stat_are_the_numbers_of_the_cube() -> None:
     assert json.dumps(json_stat(small_cube(["N", "S"]), "r")["value"]) == "[1, 0.1, null, null, 2.5, 0.25, 4, 0.4]"
+
+
+def test_infinite_standard_errors_are_missing() -> None:
+    """A standard deviation whose estimate is 0 has one."""
+    found = {"sex": ["F", "M"], "value": [0.0, 2.0], "std_error": [np.inf, 0.5], "flag": ["unreliable", ""]}
+    cube = cube_of("001-std-fee-sex", pa.table(found), "std of fee", "EUR", [], {})
+    assert json_stat(cube, "r")["value"] == [0, None, 2, 0.5]
+    assert json_stat(cube, "r")["status"] == {"0": "U", "1": "U"}
+    assert "inf" not in px_text(cube, "r").split("DATA=")[1]
+    assert [row.split(",")[6] for row in sdmx_text(cube, "r").splitlines()] == ["STD_ERROR", "", "0.5"]
 
 
 def test_numbers_have_their_unit_and_range(tmp_path: Path) -> None:
