@@ -300,7 +300,8 @@ def compare(
 ) -> None:
     """Compare synthetic rows of a run with DATA in a PRIVATE report, for people who may see the data.
 
-    With several tables, DATA are given as NAME=PATH and each table has a report in its own folder.
+    With several tables, DATA are given as NAME=PATH and each table has a report in its own folder. The rows of one
+    period of a growing table are in RUN_DIR/periods/PERIOD/rows.
     """
     from dpscale.evaluation import compare
     from dpscale.evaluation.comparison import FIGURES
@@ -310,13 +311,21 @@ def compare(
     if sdmetrics:
         check_sdmetrics()  # its extra has scikit-learn too
     check_learner()
-    run = opening.open_run(run_dir)
-    for name, paths in _by_table(run, data).items():
-        folder = Path(out) / name if run.tables[name].folder else out
+    for path, (paths, folder) in _compared(run_dir, data, out).items():
         with Bars(quiet) as progress:
-            page = compare(run.tables[name].path, paths, folder, target, scheduler, progress, sdmetrics)
+            page = compare(path, paths, folder, target, scheduler, progress, sdmetrics)
         summary = {"report": str(page), "figures": str(page.with_name(FIGURES)), "differentially_private": False}
         click.echo(json.dumps(summary) if as_json else f"private report, not for publication: {page}")
+
+
+def _compared(run_dir: str, data: Sequence[str], out: str) -> dict[Path, tuple[list[str], str | Path]]:
+    """Return the paths of the data and the folder of the report for each part of a run with rows, by its path."""
+    found = opening.open_part(run_dir)
+    if getattr(found, "folder", ""):  # a part of a run, such as the rows of a period
+        return {found.path: (list(data), out)}
+    run = getattr(found, "run", found)
+    return {run.tables[name].path: (paths, Path(out) / name if run.tables[name].folder else out)
+            for name, paths in _by_table(run, data).items()}  # fmt: skip
 
 
 def _by_table(run: Run, data: Sequence[str]) -> dict[str, list[str]]:

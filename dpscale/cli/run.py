@@ -220,7 +220,8 @@ def rows(run_dir: str, count: int | None, scheduler: str | None, quiet: bool, as
     with Bars(quiet) as progress:
         runner.run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
     stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}
-    click.echo(json.dumps(stage) if as_json else f"synthesize: {stage['state']}, in {directory.path / 'synthetic'}")
+    folder = directory.path / ("periods" if directory.content.periods else "synthetic")
+    click.echo(json.dumps(stage) if as_json else f"synthesize: {stage['state']}, in {folder}")
 
 
 @main.command()

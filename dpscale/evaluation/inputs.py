@@ -88,6 +88,9 @@ def open_rows(run: TablePart) -> ComparedTable:
             "a local run directory",
             "copy it to a folder and compare the copy",
         )
+    if run.run.content.periods and not run.folder.endswith("/rows"):
+        raise JobError("run directory", f"{run.path}, of a growing table", "rows of one period",
+                       f"name their folder: {run.run_path}/periods/PERIOD/rows")  # fmt: skip
     if not run.done("synthesize"):
         raise JobError("run directory", f"{run.path} has no synthetic rows", "a run with synthetic rows",
                        f"draw them: dpscale rows {run.path}")  # fmt: skip

@@ -66,6 +66,22 @@ def test_status_and_stages_one_by_one(job):
     assert set(listed["tables"]) == set(MONTHS[:3])
 
 
+def test_rows_of_a_period_are_compared_with_its_data(job):
+    pytest.importorskip("sklearn")
+    run, data = job.parent / "run", job.parent / "data" / f"month={MONTHS[1]}"
+    with open(job, "a") as file:
+        file.write("[synthesize]\n")
+    assert command("run", job, "--run-dir", run, "--quiet").exit_code == 0
+    assert command("rows", run, "--quiet").stdout.endswith(f"{run / 'periods'}\n")
+    period = run / "periods" / MONTHS[1]
+    for folder in (run, period, period / "cumulative"):
+        refused = command("compare", folder, data, "--out", job.parent / "no", "--quiet")
+        assert (refused.exit_code, f"{run}/periods/PERIOD/rows" in refused.stderr) == (2, True)
+    done = command("compare", period / "rows", data, "--out", job.parent / "report", "--quiet", "--json")
+    assert done.exit_code == 0
+    assert json.loads((job.parent / "report" / "compare.json").read_text())["release"].endswith(f"{MONTHS[1]}-rows")
+
+
 def test_end_destroys_the_keys_and_refunds_nothing(job):
     run = job.parent / "run"
     command("run", job, "--run-dir", run, "--quiet")
