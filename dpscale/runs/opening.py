@@ -406,8 +406,14 @@ def _no_run(where: Path) -> JobError:
 
 
 def open_readable(path: str | Path) -> Any:
-    """Open a run directory, or a part of it that has answers of its own; see `open_part`."""
+    """Open a run directory, or a part of it that has answers of its own; see `open_part`.
+
+    Values of a period are combined with those of other periods, so they are no answers.
+    """
     found = open_part(path)
+    if isinstance(found, Part) and "reconstruct" not in found.stages:
+        raise JobError("run directory", f"{found.path} has measured values and no answers", "a folder with answers",
+                       f"name one in it, as {found.path / 'period'}, or the run: {found.run_path}")  # fmt: skip
     return found.run if isinstance(found, Part) and not found.folder else found
 
 

@@ -291,3 +291,12 @@ def test_wrong_job_is_refused_in_one_sentence(tmp_path, case):
         dp.run(job, tmp_path / "run")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_folders_without_answers_are_refused(large):
+    _, opened = large
+    path = opened.path
+    for folder in ("periods", f"periods/{MONTHS[0]}", f"periods/{MONTHS[0]}/none", "plan"):
+        with refused(JobError):
+            dp.Release.open(path / folder)
+    assert dp.Release.open(path / f"periods/{MONTHS[0]}/period").total() == opened.at(MONTHS[0], "period").total()

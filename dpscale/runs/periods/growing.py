@@ -396,7 +396,15 @@ class GrowingTable(OneTable):
                            "restore the domain file, or start a new run with --run-dir")  # fmt: skip
 
     def part_at(self, folder: str) -> Any:
-        return self.table.part_at(folder) if folder else self.table
+        if not folder:
+            return self.table
+        top, *names = folder.split("/")
+        kinds = (*self.table.kinds, ROWS)
+        if top != FOLDER or len(names) not in (1, 2) or names[1:] not in ([], *([kind] for kind in kinds)):
+            path = self.table.path
+            raise JobError("run directory", f"{path / folder} is no part of the run in {path}",
+                           f"{FOLDER}/PERIOD/KIND in it, where KIND is {', '.join(kinds)}", "fix it")  # fmt: skip
+        return self.table.part_at(folder)
 
     @property
     def is_complete(self) -> bool:  # type: ignore[override]
