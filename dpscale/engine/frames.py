@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dpscale.base.arrow import pa
+from dpscale.base.display import type_of_value
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.graphs import MOST_SENT
 from dpscale.records import Table
-from dpscale.records.frames import FIELD, FramePartition, Seen, as_arrow
+from dpscale.records.frames import FIELD, FRAMES, REMEDY, FramePartition, Seen, as_arrow
 from dpscale.records.where import EVERYTHING, Where, check_column
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def frame_table(
 
     The content is read once for its hash; every later reading must have the same hash.
     """
+    if hasattr(frame, "to_delayed") and not is_dask(frame):
+        raise DataError(FIELD, type_of_value(frame), FRAMES, REMEDY)
     known_columns = _names(frame)
     for condition in where.conditions:
         check_column(condition, known_columns, known_columns)
@@ -96,7 +99,8 @@ def frame_table(
 
 
 def is_dask(frame: object) -> TypeGuard[DataFrame]:
-    return hasattr(frame, "to_delayed") and hasattr(frame, "npartitions")
+    # a Series of Dask has columns too, and an array has two dimensions
+    return hasattr(frame, "to_delayed") and hasattr(frame, "columns") and getattr(frame, "ndim", 0) == 2
 
 
 def _names(frame: object) -> Sequence[str]:

@@ -50,7 +50,7 @@ OFFSET, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1
 LEAST, LOAD = 16, 2  # entries of a table, and entries for each leaf
 _tables: WeakKeyDictionary[LevelTree, Integers32] = WeakKeyDictionary()
 _composed_keys: WeakKeyDictionary[LevelTree, dict[bytes, int]] = WeakKeyDictionary()
-UUID = "arrow.uuid"
+UUID, PERIOD = "arrow.uuid", "pandas.period"
 WIDTH = 16  # bytes of a UUID
 DASHES = (4, 6, 8, 10)  # bytes before which the text of a UUID has a dash
 
@@ -481,10 +481,15 @@ def _find(keys: Bytes, key_ends: Integers, table: Integers32, data: Bytes, ends:
 
 @cache
 def plain_kind(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a column of this type is read."""
+    """Return the type in which a column of this type is read.
+
+    Periods of pandas keep their type, which is refused: they are stored as numbers of periods since 1970.
+    """
     if types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, plain_kind(kind.value_type))
     if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name == PERIOD:
+            return kind
         is_uuid = kind.extension_name == UUID and kind.storage_type == pa.binary(WIDTH)
         return pa.large_string() if is_uuid else plain_kind(kind.storage_type)
     if types.is_string_view(kind):

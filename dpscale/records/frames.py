@@ -217,9 +217,13 @@ def _arrow_column(column: Any) -> pa.ChunkedArray:
     if isinstance(column, pa.Array):
         return pa.chunked_array([column])
     if _is_library(column, "polars"):
+        if str(column.dtype) == "Object":  # Arrow gets the addresses of objects, which differ for equal ones
+            raise TypeError(str(column.dtype))
         wide = str(column.dtype) in ("Int128", "UInt128")  # Arrow has no such integers; a cast refuses larger values
         return pa.chunked_array([(column.cast(_polars().Int64) if wide else column).to_arrow()])
 
+    if isinstance(column.dtype, pd.PeriodDtype):  # Arrow gets numbers of periods
+        raise TypeError(str(column.dtype))
     if isinstance(column.dtype, pd.SparseDtype):
         column = column.sparse.to_dense()
     if isinstance(column.dtype, pd.CategoricalDtype):  # labels of intervals, as of pandas.cut, are their texts

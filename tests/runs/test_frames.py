@@ -3,6 +3,7 @@ is refused.
 """
 
 import hashlib
+from uuid import UUID
 
 import dask
 import dask.dataframe as dd
@@ -311,3 +312,22 @@ def test_uncountable_frame_is_refused_without_leaking_values(tmp_path, given):
         dp.run(make_job(tmp_path), tmp_path / "run", data=given)
     assert "SECRET" not in str(caught.value)
     assert "77" not in str(caught.value)
+
+
+def test_columns_whose_arrow_values_are_no_values_are_refused(tmp_path):
+    """Arrow gets addresses of the objects of Polars, so that equal ids differ, and numbers of periods of pandas."""
+    polars = pytest.importorskip("polars")
+    rows = frame()
+    ids = [UUID(int=number % 3) for number in range(len(rows))]
+    periods = rows.assign(person=pd.PeriodIndex((rows.a + 2000).astype(str), freq="Y"))
+    objects = polars.from_pandas(rows).with_columns(polars.Series("person", ids, dtype=polars.Object))
+    job = make_job(tmp_path)
+    job["data"] |= {"privacy_unit": "person", "max_rows_per_unit": 1}
+    for given in (objects, periods, pa.Table.from_pandas(periods), dd.from_pandas(rows, npartitions=2).a):
+        with refused(dp.DataError):
+            dp.run(job, tmp_path / "run", data=given, progress=None)
+    periods.to_parquet(tmp_path / "periods.parquet")
+    with refused(dp.DataError):
+        dp.run(job | {"data": {**job["data"], "path": str(tmp_path / "periods.parquet")}}, tmp_path / "run")
+    whole = dp.run(job, tmp_path / "run", data=rows.assign(person=ids), progress=None)
+    assert whole.total().estimate == pytest.approx(3, abs=0.01)
