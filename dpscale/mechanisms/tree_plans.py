@@ -552,15 +552,15 @@ class _Planner:
     def _tables(self, names: AttributeSet, weights: Floats) -> list[Floats]:
         """Return the Kronecker terms of a residual: weights by level of each tree, one table for each Gram matrix.
 
-        A term with the Gram matrix that was solved has its bound, scaled to the term; another one has a bound at
-        uniform weights.
+        A term with the Gram matrix that was solved has the bound of the solution, scaled to the term. Another one, and
+        one of a product strategy, which has no bound, has a bound at uniform weights.
         """
         solution, merged = self.solutions[names]
         tables: dict[str, Floats] = {}
         for term in self.demands.whole_terms(names):
             key = term.sub.signature()
-            same = key == merged.signature()
-            scale = solution.bound * term.sub.scale / merged.scale if same else _uniform_bound(term.sub)
+            solved = key == merged.signature() and solution.bound > 0
+            scale = solution.bound * term.sub.scale / merged.scale if solved else _uniform_bound(term.sub)
             table = tables.setdefault(key, np.zeros([tree.depth + 1 for tree in self.demands.trees]))
             table[term.levels] += weights[term.group] * scale
         return list(tables.values())

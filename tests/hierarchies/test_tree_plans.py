@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale.base.errors import JobError, PlanError
+from dpscale.domain import Domain
 from dpscale.mechanisms import plan
 from dpscale.plans.plan import read_plan, write_plan
 from dpscale.reconstruction.tree_estimates import TreeEstimates
@@ -86,6 +87,18 @@ def test_levels_are_balanced_and_within_the_bound(job):
 def test_errors_of_two_trees_are_within_a_tenth_of_the_bound():
     made = planned(domain_of(TWO), JOBS["two trees"][2])
     assert made.error <= made.bound * 1.1
+
+
+def test_sums_of_sets_and_squares_of_others_are_within_the_bound():
+    """The residual of the number has a product strategy, which is solved without a bound."""
+    domain = domain_of({"place": (2, 4, 6)}, sex=2, age=10)
+    numbers = {"pay": {"low": 0, "high": 300}}
+    workload = Workload(Domain.from_dict(domain.to_dict() | {"numbers": numbers}).with_squares(["pay"]))
+    workload.add("marginal", attributes=[["sex", "place", "age"], ["sex", "country", "age"]])
+    workload.add("variance", of="pay", attributes=[["age"]])
+    workload.add("sum", of="pay", attributes=[["sex", "age"]])
+    made = plan(workload)
+    assert 0 < made.floor <= made.bound <= made.error <= made.bound * 1.5
 
 
 def test_weights_of_queries_are_those_of_the_job_without_balance():
