@@ -372,11 +372,16 @@ def content_of(kind: str) -> type[Content]:
     return found
 
 
-def read_job(job: str | Path | Mapping[str, Any]) -> Job:
-    """Return the job of a file or of its content; the file of a run directory is read with the places of its files."""
+def read_job(job: str | Path | Mapping[str, Any], data: Mapping[str, Any] | None = None) -> Job:
+    """Return the job of a file or of its content; the file of a run directory is read with the places of its files.
+
+    `data` has keys of [data] that the job may leave out.
+    """
     content, folder = job_content(job)
     if is_path(job) and present(folder / MANIFEST) and place(job).name == JOB_FILE:  # type: ignore[arg-type]
         return read_stored(folder, read_manifest(folder))
+    if data and isinstance(content.get("data"), Mapping):
+        content = {**content, "data": {**data, **content["data"]}}
     return Job.parse(content, folder)
 
 

@@ -147,7 +147,8 @@ def plan_refinement(
         If the run cannot be refined, or the job has other data than the run.
     """
     first = check_refinable(open_part(run_dir))
-    requested = first.run.job if job is None else _check_job(read_job(job), first)
+    of_frame = {"path": FRAME} if first.job.data.path == FRAME else {}
+    requested = first.run.job if job is None else _check_job(read_job(job, of_frame), first)
     refined, domain = _with_budget(requested, first, epsilon, delta, privacy_cost), first.domain
     # a run that refines other releases may already have another workload than they
     completes = job is not None or (first.refines or {"completes": False})["completes"]

@@ -323,6 +323,12 @@ def test_a_data_frame_is_refined_with_the_same_frame(tmp_path):
         dp.refine(first, EPSILON, run_dir=tmp_path / "other", data=frame(seed=1))
     second = dp.refine(first, EPSILON, data=frame())
     assert second.table(["a", "b"]).std_error[0] < first.table(["a", "b"]).std_error[0]
+    # another job of a frame has no path, as in `dpscale.run`
+    triples = {**job, "workload": [{"family": "marginal", "attributes": [["a", "b", "c"]]}]}
+    third = dp.refine(second, EPSILON, job=triples, data=frame())
+    assert third.table(["a", "b", "c"]).std_error[0] > 0
+    with refused(dp.JobError):
+        dp.refine(second, EPSILON, job={**triples, "data": {**job["data"], "path": "files"}}, data=frame())
 
 
 def test_runs_that_cannot_be_refined(tmp_path):
