@@ -76,3 +76,26 @@ def test_domain_without_an_attribute_of_a_rule_is_refused():
     assert domain.without("c").names == ("a", "b")
     with refused(DomainError):
         domain.without("a")
+
+
+@pytest.mark.parametrize("kind", ["cumulative", "window"])
+@pytest.mark.parametrize("numbers", [False, True], ids=["counts", "numbers"])
+def test_rows_are_those_of_the_period_whatever_is_answered(tmp_path, kind, numbers):
+    random = np.random.default_rng(5)
+    months = {label: pd.DataFrame({"a": random.integers(0, 3, size), "pay": random.integers(0, 101, size)})
+              for label, size in zip(MONTHS[:3], (300, 400, 500), strict=True)}  # fmt: skip
+    write(tmp_path, months)
+    workload = [{"family": "marginal", "degree": 1}]
+    if numbers:
+        workload.append({"family": "mean", "of": "pay", "attributes": [[]]})
+    job = make_job(tmp_path, {"a": 3}, workload=workload, synthesize={},
+                   privacy={"privacy_cost": 50.0, "allow_weak_privacy": True})  # fmt: skip
+    job["time"] = {"answers": [kind]} | ({"window": 2} if kind == "window" else {})
+    if numbers:
+        with open(tmp_path / "domain.toml", "a") as file:
+            file.write("\n[numbers.pay]\nlow = 0\nhigh = 100\n")
+    last = dp.run(job, tmp_path / "run").at(MONTHS[2], kind).synthetic().compute()
+    assert len(last) == pytest.approx(1200 if kind == "cumulative" else 900, abs=15)
+    if numbers:
+        exact = pd.concat(list(months.values())[0 if kind == "cumulative" else 1 :])
+        assert last.pay.mean() == pytest.approx(exact.pay.mean(), abs=2)

@@ -273,14 +273,12 @@ class RowsPart(AnswersPart):
     def __init__(self, stream: GrowingPart, number: int, kind: str) -> None:
         """Take the answers from which rows are drawn: cumulative ones if there are any, else those of the period.
 
-        Sums of numbers have no counts of earlier rows to subtract, so the period's answers are used with them.
+        Sums of numbers have no counts of earlier rows to subtract, so the period's answers are used with them. They
+        follow from the drawn values also if the job does not ask for them.
         """
         super().__init__(stream, number, kind)
-        kinds = stream.kinds
-        if CUMULATIVE in kinds and not stream.workload.numbers:
-            self.kind = CUMULATIVE
-        else:
-            self.kind = PERIOD if PERIOD in kinds else kinds[0]
+        shifts = CUMULATIVE in stream.kinds and not stream.workload.numbers
+        self.kind = CUMULATIVE if shifts else PERIOD
 
     @property
     def is_shifted(self) -> bool:
