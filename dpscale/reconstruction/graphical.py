@@ -10,7 +10,7 @@ too many: this is checked before any budget is spent if the measurements are kno
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +22,17 @@ from dpscale.base.settings import setting
 from dpscale.plans.factor import ImplicitFactor
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction, check_no_trees
-from dpscale.reconstruction.graphical_fit import FitOptions, fit
+from dpscale.reconstruction.graphical_fit import FitOptions, Observed, fit
 from dpscale.reconstruction.junction_tree import GraphicalModel, JunctionTree, cells_of, junction_tree
 from dpscale.reconstruction.model_answers import NO_ERRORS, ModelEstimates
 from dpscale.storage.files import reading, writing
-from dpscale.workload.residual import Groups
+from dpscale.workload import Workload
+from dpscale.workload.residual import Groups, every_cell
 
 NAME, FILE = "graphical", "graphical.npz"
 BYTES = 40  # per cell of a clique: potentials, probabilities, gradients and temporary arrays
 MOST_DIGITS = 10**12  # cells that a message writes with all digits
+PRECISE = 100  # precision of public totals relative to the most precise measurement
 SHOWN = 3  # sets named in a message; up to ten times as many are looked for
 
 
@@ -50,7 +52,7 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
     if (plan := measurement_plan.evidence_plan) is None:  # not known before the rounds
         return
     sizes = {name: plan.domain[name].size for name in plan.domain.names}
-    sets = list(dict.fromkeys(plan.blocks.sets))
+    sets = list(dict.fromkeys([*plan.blocks.sets, *public_sets(plan.workload)]))
     check_size(_sizes_of(sizes, sets), sets, min(options.most_cells, memory // BYTES))
     for factor in {factor for strategy in plan.blocks.strategies for factor in strategy}:
         if isinstance(factor, ImplicitFactor):
@@ -105,7 +107,10 @@ def fit_model(evidence: Evidence, options: Options) -> GraphicalModel:
 
     The size is checked before the fit, over the largest number of groups that any measurement has of each attribute.
     """
-    domain, observed = evidence.workload.domain, list(evidence.measurements())
+    domain, observed, total = evidence.workload.domain, list(evidence.measurements()), None
+    if domain.public_totals and not any(measurement.total[1] for measurement in observed):
+        total = float(domain.known_table(()))  # type: ignore[arg-type]
+        observed += _public(evidence.workload, observed)
     measured_sets = [measurement.attributes for measurement in observed]
     sizes = _sizes_of({name: domain[name].size for name in domain.names}, measured_sets)
 
@@ -118,7 +123,35 @@ def fit_model(evidence: Evidence, options: Options) -> GraphicalModel:
     check_size(grouped, [measurement.attributes for measurement in joint], options.most_cells)
     with one_thread():
         rules = domain.rules if domain.rule_texts else ()  # parents alone change no estimate
-        return fit(sizes, observed, FitOptions(close=options.close), rules=rules)
+        return fit(sizes, observed, FitOptions(close=options.close), total=total, rules=rules)
+
+
+def public_sets(workload: Workload) -> list[AttributeSet]:
+    """Return the largest subsets of the workload's sets whose tables follow from public totals."""
+    domain = workload.domain
+    shared = dict.fromkeys(
+        tuple(name for name in names if name in public.names)
+        for names in workload.sets
+        for public in domain.public_totals
+    )
+    return [names for names in shared if names and not any(set(names) < set(other) for other in shared)]
+
+
+def _public(workload: Workload, observed: Sequence[Observed]) -> list[Observed]:
+    """Return public totals as measurements: a fixed plan does not measure the residuals that follow from them.
+
+    They have a hundredth of the noise variance of the most precise measurement. Tables of the estimates are fitted to
+    the totals exactly.
+    """
+    domain = workload.domain
+    variance = min(measurement.variance / measurement.column for measurement in observed) / PRECISE
+    found = []
+    for names in public_sets(workload):
+        table = domain.known_table(names)
+        assert table is not None
+        groups, identities = tuple(every_cell(domain[name].size) for name in names), (None,) * len(names)
+        found.append(Observed(names, groups, identities, table.astype(np.float64), variance))
+    return found
 
 
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:

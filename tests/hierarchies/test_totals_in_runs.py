@@ -82,6 +82,22 @@ def test_every_estimate_has_the_totals(tmp_path, sections):
         np.testing.assert_allclose(table, exact_table(domain, frame, inside), atol=1e-6, rtol=1e-9)
 
 
+@pytest.mark.parametrize("sets", [[["age", "sex"], ["place"]], [["sex"], ["place"]]], ids=["inside", "alone"])
+def test_graphical_estimates_have_the_total_and_its_table(tmp_path, sets):
+    """The plan does not measure what follows from the totals, so the model takes it from them."""
+    sections = {"reconstruct": {"method": "graphical"}, "workload": [{"family": "marginal", "attributes": sets}],
+                "privacy": {"epsilon": 20.0, "delta": 1e-6, "ledger": str(tmp_path / "ledger.sqlite"),
+                            "allow_weak_privacy": True}}  # fmt: skip
+    job, domain, frame = write_job(tmp_path, [("age",)], synthesize={}, **sections)
+    release = dp.run(job, run_dir=tmp_path / "run")
+    for names in sets:
+        assert np.abs(release.marginal(names) - exact_table(domain, frame, names)).max() < 5
+    assert release.total().estimate == pytest.approx(len(frame))
+    assert abs(len(release.synthetic()) - len(frame)) <= 1
+    if "age" in sets[0]:
+        assert np.allclose(release.marginal(["age"]), exact_table(domain, frame, ["age"]))
+
+
 def test_known_tables_are_no_candidates(tmp_path):
     workload = [{"family": "marginal", "attributes": [["region", "age", "sex"]]}]
     job, _, _ = write_job(tmp_path, [("region", "age")], mechanism={"name": "aim-grem"}, workload=workload)
