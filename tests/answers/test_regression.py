@@ -166,10 +166,13 @@ def test_records_without_a_value_are_left_out():
     )
     counts = np.array([[9.0, 2, 1], [4, 5, 3], [1, 3, 8], [50, 0, 0]])
     plan = measurement_plan(domain, [("marginal", ("x", "y"))])
-    found = regression(Answered(estimates(plan, counts), "r"), "y ~ x", "linear", False)
+    found, robust = (
+        regression(Answered(estimates(plan, counts), "r"), "y ~ x", "linear", one) for one in (False, True)
+    )
     rows = [(x + 1, y) for x in range(3) for y in range(3) for _ in range(int(counts[x, y]))]
-    wanted = smf.ols("y ~ x", pd.DataFrame(rows, columns=["x", "y"])).fit()
+    wanted = smf.ols("y ~ x", pd.DataFrame(rows, columns=["x", "y"])).fit(cov_type="HC0")
     np.testing.assert_allclose(found.params, wanted.params)
+    np.testing.assert_allclose(np.diag(robust.cov_params()) - np.diag(found.cov_params()), wanted.bse**2, rtol=5e-3)
     assert found.nobs == pytest.approx(36)
 
 

@@ -264,7 +264,7 @@ def _joint_table(estimates: Estimates, design: Design) -> Floats | None:
         table = estimates.marginal(names)
     except PlanError:
         return None
-    return _without_negative(table * design.product()[1] if design.known else table)
+    return _without_negative(table * _known(design).reshape(table.shape))
 
 
 def _without_negative(table: Floats) -> Floats:
