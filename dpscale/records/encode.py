@@ -67,8 +67,7 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
 
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if is_text(column.type) or pa.types.is_decimal(column.type):  # parse each distinct value once
-        column = column.cast(pa.large_string()).dictionary_encode()
+    column = _with_distinct_texts(attribute, column)
     if pa.types.is_dictionary(column.type):
         return _encode_dictionary(attribute, column, dropped)
 
@@ -76,6 +75,17 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
     if plain is not None:
         return plain
     return _codes(attribute, _cells(attribute, column), dropped)
+
+
+def _with_distinct_texts(attribute: Attribute, column: pa.Array) -> pa.Array:
+    """Return texts and decimals as a dictionary, each of whose texts is parsed once, and other columns as they are.
+
+    Decimals with a fraction have texts such as 1.00, which are no values that a domain file lists as texts.
+    """
+    is_decimal = pa.types.is_decimal(column.type)
+    if is_decimal and column.type.scale > 0 and attribute.of_texts and not all_null(column):
+        raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
+    return column.cast(pa.large_string()).dictionary_encode() if is_decimal or is_text(column.type) else column
 
 
 def entries_of(attribute: Attribute, dictionary: pa.Array) -> NDArray[Any]:
@@ -229,8 +239,7 @@ def judged(attribute: Attribute, column: pa.Array) -> Integers:
     if attribute.search is not None:
         return np.minimum(value_codes(attribute, column)[1], 0)
 
-    if is_text(column.type) or pa.types.is_decimal(column.type):
-        column = column.cast(pa.large_string()).dictionary_encode()
+    column = _with_distinct_texts(attribute, column)
     if pa.types.is_dictionary(column.type):
         cells, rows = _entries(attribute, column)
         return cells[rows]

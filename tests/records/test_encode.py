@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
-from dpscale.records.encode import code_type, encode
+from dpscale.records.encode import code_type, encode, judged
 from tests.messages import refused
 from tests.records import naive
 from tests.strategies import columns, domains
@@ -113,6 +113,22 @@ def test_unsupported_column_type_is_refused(column, table):
 def test_numbers_are_refused_for_text_categories():
     with refused(DataError):
         encode(make_attribute(kind="categories", values=["1", "2"]), pa.array([1, 2]))
+
+
+def test_decimals_with_a_fraction_are_refused_for_text_categories():
+    """They have the texts 1.00 and 2.00, which would be outside the domain."""
+    kinds = {"kind": "categories", "values": ["1", "2"], "outside": "category", "nulls": "category"}
+    attribute = make_attribute(**kinds)
+    for column in (pa.array([1, None], pa.decimal128(5, 2)), pa.array([], pa.decimal128(5, 2))):
+        for read in (encode, judged):
+            with pytest.raises(DataError):
+                read(attribute, column)
+    assert encode(attribute, pa.array([2, 1], pa.decimal128(5, 0))).tolist() == [1, 0]
+    assert encode(attribute, pa.array([None, None], pa.decimal128(5, 2))).tolist() == [3, 3]
+    assert encode(make_attribute(**kinds | {"values": [1, 2]}), pa.array([2, 1], pa.decimal128(5, 2))).tolist() == [
+        1,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
