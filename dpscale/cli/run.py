@@ -215,6 +215,9 @@ def _outcome(run: Run) -> list[str]:
 def rows(run_dir: str, count: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Draw synthetic rows from a measured run, at no cost."""
     directory = opening.open_run(run_dir)
+    if count is not None and not directory.job.is_short:
+        raise JobError("--rows", f"{count} for a run of several tables", "the numbers of rows that its job has",
+                       "leave it out, and state rows of [tables.NAME] in a new job")  # fmt: skip
     if count is not None:
         rows_stage.request_rows(directory.table, count)
     with Bars(quiet) as progress:

@@ -109,7 +109,8 @@ class GrowingPart(Part):
         known = self.released
         return JobError("period", f"none given for {self.path}, a run of several periods",
                         f"one of {known[0]} to {known[-1]}" if known else "a released period",
-                        'name one: release.marginal(…, period="…"), or release.at("…")')  # fmt: skip
+                        'name one: release.marginal(…, period="…") or release.at("…"), or give its folder'
+                        f" {self.path}/{FOLDER}/PERIOD/KIND")  # fmt: skip
 
     @cached_property
     def labels(self) -> list[str]:
