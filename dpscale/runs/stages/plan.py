@@ -124,11 +124,12 @@ def check_cells(measurement_plan: MeasurementPlan, job: TableJob) -> None:
 def check_searched(run: TablePart, engine: Engine) -> None:
     """Raise PlanError, before searches are charged, for a job that could not be planned or estimated after them.
 
-    The job is planned with assumed cells if it has numbers, rows or a stated reconstruction. Other limits of the plan
-    depend on how many cells are found.
+    The job is planned with assumed cells if it has numbers, or searches with rows or a stated reconstruction. Other
+    limits of the plan depend on how many cells are found.
     """
     job = run.job
-    if not (run.workload.numbers or job.synthesize is not None or job.reconstruct.model_fields_set):
+    needs_estimates = job.synthesize is not None or job.reconstruct.model_fields_set
+    if not (run.workload.numbers or (run.declared.searches and needs_estimates)):
         return
     tools = Tools(engine.each("solve-attribute"), user_store(), most_cells(job, engine))
     try:
